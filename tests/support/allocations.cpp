@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Replaces operator new and delete by ones that count. The array and nothrow forms of the library call
+/// these.
+#include "support/allocations.hpp"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local std::uint64_t count = 0;
+
+void* allocate(std::size_t bytes) noexcept {
+  ++count;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* allocate(std::size_t bytes, std::align_val_t alignment) noexcept {
+  ++count;
+  const auto unit = static_cast<std::size_t>(alignment);
+  return std::aligned_alloc(unit, (bytes / unit + 1) * unit);
+}
+
+}  // namespace
+
+std::uint64_t lockstep::test::allocations() { return count; }
+
+void* operator new(std::size_t bytes) {
+  if (void* memory = allocate(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  if (void* memory = allocate(bytes, alignment)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return allocate(bytes, alignment);
+}
+
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { std::free(memory); }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Version, ABI namespace and the few compile-time facts that every other header may use.
+#pragma once
+
+#if !defined(_MSVC_LANG) && __cplusplus < 202002L
+#error "lockstep needs C++20: compile with -std=c++20 or later"
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#define LOCKSTEP_VERSION_MAJOR 0
+#define LOCKSTEP_VERSION_MINOR 1
+#define LOCKSTEP_VERSION_PATCH 0
+
+/// The inline namespace keeps two versions in one program apart at link time.
+#define LOCKSTEP_NAMESPACE_BEGIN \
+  namespace lockstep {           \
+  inline namespace v0_1 {
+#define LOCKSTEP_NAMESPACE_END \
+  }                            \
+  }
+
+#if defined(__GNUC__)
+#define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define LOCKSTEP_ALWAYS_INLINE inline
+#endif
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Every array of the layout starts on this boundary, in bytes; also the size of a cache line.
+inline constexpr std::size_t k_alignment = 64;
+
+/// Signed type of sizes, offsets and row numbers.
+using Index = std::int64_t;
+
+/// Most replicas of one trainer.
+inline constexpr int k_max_replicas = 128;
+
+struct Version {
+  int major, minor, patch;
+};
+constexpr Version version() {
+  return {LOCKSTEP_VERSION_MAJOR, LOCKSTEP_VERSION_MINOR, LOCKSTEP_VERSION_PATCH};
+}
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The transport between threads of one process.
+#pragma once
+
+#include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/transport.hpp>
+
+#include <climits>
+#include <mutex>
+#include <thread>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Replicas are threads of one process; the trainer object owns what they share.
+struct InProcess {
+  static constexpr bool k_survives_kill = false;
+
+  template <class State>
+  class Session {
+   public:
+    Session(const InProcess&, const State& initial, std::size_t bytes) : state_(initial), memory_(bytes) {}
+
+    std::span<std::byte> memory() { return memory_.bytes(); }
+
+    template <class F>
+    decltype(auto) exclusive(F&& transition) {
+      const std::lock_guard lock(mutex_);
+      return std::forward<F>(transition)(state_);
+    }
+
+    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline) {
+      wait_for_change<Sharing::in_process>(word, seen, deadline, cores_);
+    }
+    void wake(WaitWord& word, int count = INT_MAX) { lockstep::wake<Sharing::in_process>(word, count); }
+
+    /// Threads do not die on their own: a replica whose loop throws says so itself.
+    bool alive(int) const { return true; }
+
+    int cores() const { return cores_; }
+
+   private:
+    alignas(k_alignment) std::mutex mutex_;
+    State state_;
+    ZeroedMemory memory_;
+    int cores_ = static_cast<int>(std::thread::hardware_concurrency());
+  };
+};
+
+static_assert(Transport<InProcess>);
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Zeroed, aligned memory of one process, and a cursor that lays out typed arrays in a block of bytes.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <span>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory.
+class ZeroedMemory {
+ public:
+  explicit ZeroedMemory(std::size_t bytes) : raw_(std::calloc(bytes + k_alignment, 1)), bytes_(bytes) {
+    if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
+    void* start = raw_.get();
+    std::size_t room = bytes + k_alignment;
+    start_ = static_cast<std::byte*>(std::align(k_alignment, bytes, start, room));
+  }
+  std::span<std::byte> bytes() { return {start_, bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(void* pointer) const { std::free(pointer); }
+  };
+  std::unique_ptr<void, Free> raw_;
+  std::byte* start_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Lays out arrays one after the other, each on a 64-byte boundary. Run once over a null base to learn the
+/// size, then over the memory itself to get the pointers: both runs make the same sequence of calls.
+class Carver {
+ public:
+  explicit Carver(std::byte* base = nullptr) : base_(base) {}
+
+  template <class T>
+  T* array(std::size_t count) {
+    const std::size_t at = used_;
+    used_ += (count * sizeof(T) + k_alignment - 1) / k_alignment * k_alignment;
+    return base_ ? std::launder(reinterpret_cast<T*>(base_ + at)) : nullptr;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+LOCKSTEP_NAMESPACE_END

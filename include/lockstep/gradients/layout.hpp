@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The flat layout: where each variable lies in every array that belongs to the variables.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Name and place of one variable. Offsets and sizes are in elements.
+struct VariableInfo {
+  std::string name;
+  std::uint32_t id;
+  Index offset;              ///< first element; a multiple of the alignment
+  Index size;                ///< elements without padding
+  std::vector<Index> shape;  ///< extents, outermost first; empty for a scalar
+
+  int rank() const { return static_cast<int>(shape.size()); }
+  /// Rows are the entries of the first dimension; a scalar is one row.
+  Index rows() const { return shape.empty() ? 1 : shape.front(); }
+  /// Elements per row.
+  Index row_size() const { return rows() == 0 ? 0 : size / rows(); }
+};
+
+/// Variables one after the other, each on a 64-byte boundary and padded to the next one, so that a loop over
+/// registers has no scalar head or tail.
+class Layout {
+ public:
+  /// @param element_bytes size of the scalar type.
+  explicit Layout(std::size_t element_bytes) : unit_(static_cast<Index>(k_alignment / element_bytes)) {}
+
+  /// @throws InvalidArgument if the name is empty or taken, or the shape has no elements.
+  const VariableInfo& add(std::string name, std::vector<Index> shape) {
+    if (name.empty()) throw InvalidArgument("variables: a variable needs a name, got ''");
+    for (const VariableInfo& known : infos_)
+      if (known.name == name)
+        throw InvalidArgument(detail::text("variables: the name '", name, "' is taken"));
+    Index size = 1;
+    for (const Index extent : shape) size *= extent;
+    if (size <= 0)
+      throw InvalidArgument(detail::text("variables: '", name, "' has shape ", detail::shape_text(shape),
+                                         ", which has no elements"));
+    infos_.push_back(
+        {std::move(name), static_cast<std::uint32_t>(infos_.size()), size_, size, std::move(shape)});
+    size_ += (size + unit_ - 1) / unit_ * unit_;
+    return infos_.back();
+  }
+
+  const std::vector<VariableInfo>& infos() const { return infos_; }
+  const VariableInfo& operator[](std::uint32_t id) const { return infos_[id]; }
+  std::uint32_t count() const { return static_cast<std::uint32_t>(infos_.size()); }
+  /// Elements of one array of this layout, padding included.
+  Index size() const { return size_; }
+  /// Elements per alignment unit: 16 for float, 8 for double.
+  Index unit() const { return unit_; }
+
+  /// The variable whose padded range holds this element.
+  std::uint32_t variable_at(Index element) const {
+    const auto next = std::upper_bound(infos_.begin(), infos_.end(), element,
+                                       [](Index at, const VariableInfo& info) { return at < info.offset; });
+    return static_cast<std::uint32_t>(next - infos_.begin() - 1);
+  }
+  /// One past the padded range of a variable.
+  Index end_of(std::uint32_t id) const { return id + 1 < count() ? infos_[id + 1].offset : size_; }
+
+  /// The variable of this name. @throws UnknownVariable
+  const VariableInfo& find(std::string_view name) const {
+    for (const VariableInfo& info : infos_)
+      if (info.name == name) return info;
+    throw UnknownVariable(detail::text("variables: no variable is called '", name, "'"));
+  }
+
+ private:
+  Index unit_;
+  Index size_ = 0;
+  std::vector<VariableInfo> infos_;
+};
+
+LOCKSTEP_NAMESPACE_END

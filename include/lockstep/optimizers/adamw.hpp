@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Adam with decoupled weight decay.
+#pragma once
+
+#include <lockstep/optimizers/checks.hpp>
+#include <lockstep/optimizers/rule.hpp>
+
+#include <cmath>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// AdamW: \f$m \leftarrow m + (1-\beta_1)(g-m)\f$, \f$v \leftarrow v + (1-\beta_2)(g^2-v)\f$,
+/// \f$w \leftarrow w - \eta\,(\hat m/(\sqrt{\hat v} + \epsilon) + \lambda w)\f$ with
+/// \f$\hat m = m/(1-\beta_1^t)\f$, \f$\hat v = v/(1-\beta_2^t)\f$ and \f$t\f$ = 1 for the first update.
+/// Epsilon is added after the bias correction, so even without decay the bits differ from `Adam`.
+/// Row-sparse gradients: all rows decay and move, unless `lazy_rows` limits the update to the listed rows.
+/// @par Source Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, algorithm 2, where the
+/// rate is written as the product of a base rate and a schedule. As in PyTorch's and optax's adamw the decay
+/// is multiplied by the whole rate; the paper, and TensorFlow Addons, multiply it by the schedule only.
+struct AdamW {
+  Schedule learning_rate = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double weight_decay = 0.01;
+  bool lazy_rows = false;
+
+  static constexpr std::array slots{Slot{"m"}, Slot{"v"}};
+  struct Step {
+    double rate;   ///< learning rate / (1 - beta1^t)
+    double decay;  ///< learning rate * weight decay
+    double fresh1, fresh2;
+    double root;  ///< 1 / sqrt(1 - beta2^t)
+    double epsilon;
+  };
+  Step prepare(const StepInfo& info) const {
+    const auto t = static_cast<double>(info.step + 1);
+    const double rate = learning_rate(info);
+    return {rate / (1 - std::pow(beta1, t)),
+            rate * weight_decay,
+            1 - beta1,
+            1 - beta2,
+            1 / std::sqrt(1 - std::pow(beta2, t)),
+            epsilon};
+  }
+  LOCKSTEP_ALWAYS_INLINE void update(const Step& step, auto& w, auto g, auto& m, auto& v) const {
+    m += step.fresh1 * (g - m);
+    v += step.fresh2 * (square(g) - v);
+    w -= step.rate * m / (step.root * sqrt(v) + step.epsilon) + step.decay * w;
+  }
+  bool updates_all_rows() const { return !lazy_rows; }
+
+  /// @throws InvalidArgument unless beta1 and beta2 are in [0, 1), and epsilon and weight_decay are finite
+  /// and not negative.
+  void validate() const {
+    detail::expect_below_one("AdamW", "beta1", beta1);
+    detail::expect_below_one("AdamW", "beta2", beta2);
+    detail::expect_not_negative("AdamW", "epsilon", epsilon);
+    detail::expect_not_negative("AdamW", "weight_decay", weight_decay);
+  }
+
+  friend bool operator==(const AdamW&, const AdamW&) = default;
+};
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// RMSProp with momentum.
+#pragma once
+
+#include <lockstep/optimizers/checks.hpp>
+#include <lockstep/optimizers/rule.hpp>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// RMSProp: \f$s \leftarrow s + (1-\rho)(g^2-s)\f$, \f$a \leftarrow \mu a + \eta\, g/\sqrt{s+\epsilon}\f$,
+/// \f$w \leftarrow w - a\f$; \f$s\f$ starts at 1, and epsilon is inside the root.
+/// The rate is part of \f$a\f$, unlike in `Momentum`. Row-sparse gradients change the listed rows only,
+/// \f$s\f$ and \f$a\f$ too.
+/// @par Source Hinton, Srivastava and Swersky, "Neural networks for machine learning", lecture 6e, 2012;
+/// TensorFlow RMSPropOptimizer (not centered), where \f$\rho\f$ is called decay.
+struct RmsProp {
+  Schedule learning_rate = 1e-3;
+  double rho = 0.9, momentum = 0, epsilon = 1e-10;
+
+  static constexpr std::array slots{Slot{"rms", 1}, Slot{"momentum"}};
+  struct Step {
+    double rate, fresh, momentum, epsilon;
+  };
+  Step prepare(const StepInfo& info) const { return {learning_rate(info), 1 - rho, momentum, epsilon}; }
+  LOCKSTEP_ALWAYS_INLINE void update(const Step& step, auto& w, auto g, auto& rms, auto& a) const {
+    rms += step.fresh * (square(g) - rms);
+    a = step.momentum * a + step.rate * g / sqrt(rms + step.epsilon);
+    w -= a;
+  }
+
+  /// @throws InvalidArgument unless rho and momentum are in [0, 1) and epsilon is finite and not negative.
+  void validate() const {
+    detail::expect_below_one("RmsProp", "rho", rho);
+    detail::expect_below_one("RmsProp", "momentum", momentum);
+    detail::expect_not_negative("RmsProp", "epsilon", epsilon);
+  }
+
+  friend bool operator==(const RmsProp&, const RmsProp&) = default;
+};
+
+LOCKSTEP_NAMESPACE_END

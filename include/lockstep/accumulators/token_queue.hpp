@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The queue of tokens that lets replicas go on after an update.
+#pragma once
+
+#include <lockstep/accumulators/await.hpp>
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/protocol/token_queue.hpp>
+#include <lockstep/transport/in_process.hpp>
+#include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/transport.hpp>
+
+#include <chrono>
+#include <climits>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <utility>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// @brief A first-in, first-out queue of step numbers; who waits for one is served in order of arrival.
+///
+/// A token is a permit to leave a training call. Equal neighbours are stored once, so room for 512 different
+/// steps is room for any number of tokens.
+/// @tparam Net  models lockstep::Transport. The whole queue is session state.
+/// @par Thread safety every function may be called by any number of threads.
+/// @par Source TensorFlow FIFOQueue as used for `sync_token_q`. Ours is bounded in different steps and in
+/// waiters, and every wait has a deadline.
+template <Transport Net = InProcess>
+class TokenQueue {
+ public:
+  class Waiter;
+
+  explicit TokenQueue(const Net& net = {})
+      : session_(net, State{}, word_bytes()),
+        word_(*Carver(session_.memory().data()).template array<WaitWord>(1)) {}
+  TokenQueue(const TokenQueue&) = delete;
+  TokenQueue& operator=(const TokenQueue&) = delete;
+
+  /// @brief Enqueues `n` tokens `value` at once. Never waits.
+  /// @throws InvalidArgument if n < 0. @throws Cancelled if the queue is closed, unless n = 0.
+  /// @throws CapacityExceeded if too many different steps are queued; nothing is enqueued.
+  void enqueue_many(Index value, Index n) {
+    if (n < 0)
+      throw InvalidArgument(detail::text("enqueue_many: the number of tokens must not be negative, got ", n));
+    enqueue_by([&](State& state) { return state.enqueue_many(value, n); });
+  }
+
+  /// Enqueues the tokens of `values` in order, all or none. Otherwise as above.
+  void enqueue_many(std::span<const Index> values) {
+    enqueue_by([&](State& state) { return state.enqueue(values); });
+  }
+
+  /// @brief Waits for a token and takes it.
+  /// @throws OutOfRange if the queue is closed and empty.
+  /// @throws Cancelled if a stop is requested first.
+  /// @throws TimeoutError when `timeout` has passed. Either way no token is consumed and no waiter stays
+  /// behind.
+  /// @throws InvalidArgument if `timeout` is not positive. @throws CapacityExceeded if too many wait.
+  Index dequeue(std::chrono::nanoseconds timeout = k_default_deadline, const std::stop_token& stop = {}) {
+    const Deadline deadline(timeout);
+    if (stop.stop_requested()) throw Cancelled("dequeue: stop was requested");
+    return begin_dequeue().finish(deadline, stop, true);
+  }
+
+  /// @brief Gets in line for a token without waiting. See `Waiter`.
+  /// @throws CapacityExceeded if too many requests are in line or not collected.
+  [[nodiscard]] Waiter begin_dequeue() {
+    const auto begun = session_.exclusive([](State& state) { return state.begin_dequeue(); });
+    if (begun.admission != protocol::Admission::admitted)
+      throw CapacityExceeded("dequeue: the line of requests is full");
+    return Waiter(*this, begun.ticket);
+  }
+
+  /// @brief Ends the queue: tokens in it can still be taken, waiters get OutOfRange, enqueuing is Cancelled.
+  /// @throws Cancelled if it was closed before.
+  void close() {
+    if (!session_.exclusive([](State& state) { return state.close(); }))
+      throw Cancelled("close: the token queue is already closed");
+    rouse();
+  }
+
+  /// Number of tokens in the queue.
+  Index size() const {
+    return session_.exclusive([](State& state) { return state.size(); });
+  }
+  bool is_closed() const {
+    return session_.exclusive([](State& state) { return state.is_closed(); });
+  }
+
+ private:
+  using State = protocol::TokenQueue<>;
+  using Dequeued = protocol::Dequeued;
+
+  static std::size_t word_bytes() {
+    Carver size;
+    size.array<WaitWord>(1);
+    return size.used();
+  }
+  void rouse() {
+    word_.bump();
+    session_.wake(word_, INT_MAX);
+  }
+
+  template <class Transition>
+  void enqueue_by(Transition&& transition) {
+    bool has_served = false;
+    const auto outcome = session_.exclusive([&](State& state) {
+      const std::size_t waiting = state.waiting();
+      const protocol::Enqueued enqueued = transition(state);
+      has_served = state.waiting() < waiting;
+      return enqueued;
+    });
+    if (has_served) rouse();
+    if (outcome == protocol::Enqueued::closed) throw Cancelled("enqueue_many: the token queue is closed");
+    if (outcome == protocol::Enqueued::full)
+      throw CapacityExceeded("enqueue_many: too many different steps in the token queue");
+  }
+
+  mutable typename Net::template Session<State> session_;
+  WaitWord& word_;  // bumped when a waiter is served, cancelled or refused
+};
+
+/// @brief A request for a token that stands in line.
+///
+/// Move-only. Destroying it cancels it; a token that was served and not taken is lost. It must not outlive
+/// its queue. One thread uses a waiter, but any thread may `cancel` it.
+template <Transport Net>
+class TokenQueue<Net>::Waiter {
+ public:
+  Waiter(Waiter&& other) noexcept
+      : home_(std::exchange(other.home_, nullptr)), ticket_(other.ticket_), settled_(other.settled_) {}
+  Waiter& operator=(Waiter&& other) noexcept {
+    if (this != &other) {
+      abandon();
+      home_ = std::exchange(other.home_, nullptr);
+      ticket_ = other.ticket_;
+      settled_ = other.settled_;
+    }
+    return *this;
+  }
+  ~Waiter() { abandon(); }
+
+  /// True if `get` will not wait.
+  bool ready() { return poll().outcome != Dequeued::Outcome::pending; }
+
+  /// @brief Waits for the token. May be called again and gives the same.
+  /// @throws TimeoutError when `timeout` has passed; the waiter stays in line.
+  /// @throws Cancelled if the waiter was cancelled, or a stop is requested, which cancels it.
+  /// @throws OutOfRange if the queue is closed and empty.
+  Index get(std::chrono::nanoseconds timeout = k_default_deadline, const std::stop_token& stop = {}) {
+    return finish(Deadline(timeout), stop, false);
+  }
+
+  /// Leaves the line and consumes nothing. False if it was settled before.
+  bool cancel() {
+    const protocol::Ticket ticket = ticket_;
+    const bool cancelled = home().session_.exclusive([&](State& state) { return state.cancel(ticket); });
+    if (cancelled) home().rouse();
+    return cancelled;
+  }
+
+ private:
+  friend TokenQueue;
+  Waiter(TokenQueue& home, protocol::Ticket ticket) : home_(&home), ticket_(ticket) {}
+
+  TokenQueue& home() const {
+    if (!home_) throw UsageError("dequeue: the waiter was moved from");
+    return *home_;
+  }
+
+  // The machine forgets a settled request when it is polled, so the outcome is kept here.
+  Dequeued poll() {
+    if (settled_.outcome != Dequeued::Outcome::pending) return settled_;
+    settled_ = home().session_.exclusive([&](State& state) { return state.poll(ticket_); });
+    return settled_;
+  }
+
+  Index finish(const Deadline& deadline, const std::stop_token& stop, bool leaves_at_deadline) {
+    const auto end = detail::await(home().session_, home().word_, deadline, stop, [&] { return ready(); });
+    // The waiter may be served between the look and the cancel: then the token is here and is not thrown
+    // away.
+    if (end == detail::WaitEnd::stopped && cancel()) throw Cancelled("dequeue: stop was requested");
+    if (end == detail::WaitEnd::expired && (leaves_at_deadline ? cancel() : !ready()))
+      throw TimeoutError(detail::text("dequeue: no token after ", detail::milliseconds(deadline), " ms"), {});
+    const Dequeued result = poll();
+    if (result.outcome == Dequeued::Outcome::out_of_range)
+      throw OutOfRange("dequeue: the token queue is closed and empty");
+    if (result.outcome == Dequeued::Outcome::cancelled) throw Cancelled("dequeue: the waiter was cancelled");
+    return result.value;
+  }
+
+  void abandon() noexcept {
+    if (!home_ || settled_.outcome != Dequeued::Outcome::pending) return;
+    home_->session_.exclusive([&](State& state) {
+      if (!state.cancel(ticket_)) state.poll(ticket_);
+    });
+  }
+
+  TokenQueue* home_;
+  protocol::Ticket ticket_;
+  Dequeued settled_{Dequeued::Outcome::pending, 0};
+};
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The rules of the token queue, as a pure state machine: tokens in order, waiters in order, closing.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/protocol/fifo.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace protocol {
+
+/// What became of tokens that were to be enqueued: all of them are in, or none.
+enum class Enqueued { accepted, closed, full };
+
+/// What became of a request for a token.
+struct Dequeued {
+  enum class Outcome : std::uint8_t {
+    pending,       ///< still in line
+    token,         ///< `value` is the token
+    out_of_range,  ///< the queue is closed and empty
+    cancelled,     ///< the request left the line, or was never in it
+  };
+  Outcome outcome = Outcome::cancelled;
+  Index value = 0;
+  friend constexpr bool operator==(const Dequeued&, const Dequeued&) = default;
+};
+
+/// @brief Tokens (step numbers) in order of arrival, and the line of those who wait for one.
+///
+/// Equal neighbours are stored once with a count, since an update enqueues many copies of one step. A waiter
+/// that is served keeps its place in the table until it collects by `poll`, so the machine needs no memory
+/// beside itself. No transition blocks, allocates, throws or reads a clock, and the value is trivially
+/// copyable.
+///
+/// | event | effect |
+/// |---|---|
+/// | `enqueue*` of nothing | accepted, also when closed |
+/// | `enqueue*` | tokens go to the waiters in their order, the rest to the end of the queue; refused when
+/// closed | | `begin_dequeue` | gets the first token; out of range if closed and empty; else joins the line |
+/// | `cancel(t)` while t waits | t leaves and consumes nothing; false if it was settled before |
+/// | `poll(t)` | outcome of t; a settled request leaves the table |
+/// | `close` | waiters get out of range; queued tokens stay; false if closed before |
+///
+/// Between two events either no token is queued or nobody waits.
+///
+/// @tparam Runs     how many runs of equal tokens may be queued.
+/// @tparam Waiters  how many requests may be waiting or uncollected.
+/// @par Source TensorFlow FIFOQueue as used for `sync_token_q`; that one has no bound.
+template <std::size_t Runs = 512, std::size_t Waiters = 512>
+class TokenQueue {
+ public:
+  struct Begun {
+    Admission admission;
+    Ticket ticket;  ///< 0 unless admitted
+  };
+
+  /// Number of tokens in the queue.
+  constexpr Index size() const { return size_; }
+  constexpr bool is_closed() const { return closed_; }
+  /// Number of requests in line.
+  constexpr std::size_t waiting() const { return waiting_; }
+
+  /// Enqueues `n` tokens `value`. @pre n >= 0
+  constexpr Enqueued enqueue_many(Index value, Index n) {
+    if (n == 0) return Enqueued::accepted;
+    if (closed_) return Enqueued::closed;
+    if (n > static_cast<Index>(waiting_) && !extends_last_run(value) && runs_.is_full())
+      return Enqueued::full;
+    const Index handed = std::min(n, static_cast<Index>(waiting_));
+    for (Index i = 0; i < handed; ++i) hand_to_first_waiter(value);
+    if (n > handed) append(value, n - handed);
+    return Enqueued::accepted;
+  }
+
+  /// Enqueues the tokens of `values` in order, all or none.
+  constexpr Enqueued enqueue(std::span<const Index> values) {
+    if (values.empty()) return Enqueued::accepted;
+    if (closed_) return Enqueued::closed;
+    const std::size_t handed = std::min(values.size(), waiting_);
+    std::size_t new_runs = 0;
+    for (std::size_t i = handed; i < values.size(); ++i) {
+      const bool extends = i == handed ? extends_last_run(values[i]) : values[i] == values[i - 1];
+      if (!extends) ++new_runs;
+    }
+    if (new_runs > Runs - runs_.size()) return Enqueued::full;
+    for (std::size_t i = 0; i < handed; ++i) hand_to_first_waiter(values[i]);
+    for (std::size_t i = handed; i < values.size(); ++i) append(values[i], 1);
+    return Enqueued::accepted;
+  }
+
+  constexpr Begun begin_dequeue() {
+    if (requests_.is_full()) return {Admission::full, 0};
+    const Ticket ticket = next_ticket_++;
+    // With a token or closed nobody waits, so the settled requests stay in front of the waiting ones.
+    if (size_ > 0) {
+      requests_.push({ticket, {Dequeued::Outcome::token, pop_token()}});
+    } else if (closed_) {
+      requests_.push({ticket, {Dequeued::Outcome::out_of_range, 0}});
+    } else {
+      requests_.push({ticket, {Dequeued::Outcome::pending, 0}});
+      ++waiting_;
+    }
+    return {Admission::admitted, ticket};
+  }
+
+  constexpr bool cancel(Ticket ticket) {
+    const std::size_t at = find(ticket);
+    if (at == requests_.size() || requests_[at].result.outcome != Dequeued::Outcome::pending) return false;
+    requests_.erase(at);
+    --waiting_;
+    return true;
+  }
+
+  constexpr Dequeued poll(Ticket ticket) {
+    const std::size_t at = find(ticket);
+    if (at == requests_.size()) return {};
+    const Dequeued result = requests_[at].result;
+    if (result.outcome != Dequeued::Outcome::pending) requests_.erase(at);
+    return result;
+  }
+
+  constexpr bool close() {
+    if (closed_) return false;
+    closed_ = true;
+    for (std::size_t i = requests_.size() - waiting_; i < requests_.size(); ++i)
+      requests_[i].result = {Dequeued::Outcome::out_of_range, 0};
+    waiting_ = 0;
+    return true;
+  }
+
+  friend constexpr bool operator==(const TokenQueue&, const TokenQueue&) = default;
+
+ private:
+  struct Run {
+    Index value;
+    Index count;
+    friend constexpr bool operator==(const Run&, const Run&) = default;
+  };
+  struct Request {
+    Ticket ticket;
+    Dequeued result;
+    friend constexpr bool operator==(const Request&, const Request&) = default;
+  };
+
+  constexpr bool extends_last_run(Index value) const {
+    return !runs_.is_empty() && runs_.back().value == value;
+  }
+
+  constexpr void append(Index value, Index n) {
+    if (extends_last_run(value))
+      runs_.back().count += n;
+    else
+      runs_.push({value, n});
+    size_ += n;
+  }
+
+  constexpr Index pop_token() {
+    const Index value = runs_.front().value;
+    if (--runs_.front().count == 0) runs_.pop();
+    --size_;
+    return value;
+  }
+
+  constexpr void hand_to_first_waiter(Index value) {
+    requests_[requests_.size() - waiting_].result = {Dequeued::Outcome::token, value};
+    --waiting_;
+  }
+
+  constexpr std::size_t find(Ticket ticket) const {
+    std::size_t at = 0;
+    while (at < requests_.size() && requests_[at].ticket != ticket) ++at;
+    return at;
+  }
+
+  Fifo<Run, Runs> runs_;
+  Fifo<Request, Waiters>
+      requests_;  // the settled ones in front, then `waiting_` pending ones in order of arrival
+  std::size_t waiting_ = 0;
+  Index size_ = 0;
+  Ticket next_ticket_ = 1;
+  bool closed_ = false;
+};
+
+static_assert(std::is_trivially_copyable_v<TokenQueue<>>);
+
+}  // namespace protocol
+
+LOCKSTEP_NAMESPACE_END

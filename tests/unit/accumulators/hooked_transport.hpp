@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The in-process transport with a hook after each critical section, so that a test can make the race that it
+/// wants.
+#pragma once
+
+#include <lockstep/transport/in_process.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace lockstep::test {
+
+struct Hooked {
+  static constexpr bool k_survives_kill = false;
+
+  struct Script {
+    int countdown = 0;             // critical sections until `action` runs, once
+    std::function<void()> action;  // may not throw
+    int wakes = 0;
+
+    void after_section() {
+      if (countdown > 0 && --countdown == 0) action();
+    }
+  };
+  std::shared_ptr<Script> script = std::make_shared<Script>();
+
+  template <class State>
+  class Session {
+   public:
+    Session(const Hooked& net, const State& initial, std::size_t bytes)
+        : script_(net.script), inner_(InProcess{}, initial, bytes) {}
+
+    std::span<std::byte> memory() { return inner_.memory(); }
+    template <class F>
+    decltype(auto) exclusive(F&& transition) {
+      struct After {
+        Script& script;
+        ~After() { script.after_section(); }
+      };
+      const After after{*script_};
+      return inner_.exclusive(std::forward<F>(transition));
+    }
+    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline) {
+      inner_.wait(word, seen, deadline);
+    }
+    void wake(WaitWord& word, int count) {
+      ++script_->wakes;
+      inner_.wake(word, count);
+    }
+    bool alive(int replica) const { return inner_.alive(replica); }
+
+   private:
+    std::shared_ptr<Script> script_;
+    InProcess::Session<State> inner_;
+  };
+};
+
+static_assert(Transport<Hooked>);
+
+}  // namespace lockstep::test

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Everything that training has brought about, as a value in memory.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/layout.hpp>
+#include <lockstep/protocol/window.hpp>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Counters of an optimizer: everything that an update changes besides variables, slots and the open window's
+/// data.
+struct UpdaterState {
+  protocol::Window window;
+  double window_unit = 1;   ///< weight of the first gradient of the open window
+  double window_total = 0;  ///< weight of all of them
+  double examples = 0;      ///< weight behind all updates
+};
+
+/// Variables, slots, the open window and the counters. Does not depend on the number of replicas or the
+/// transport: what one trainer saved any other with the same variables and rule can restore, and goes on with
+/// the same bits.
+template <class T>
+struct Snapshot {
+  /// A variable (`slot` is empty) or one of its slots, row-major, without padding.
+  struct Array {
+    std::string variable, slot;
+    std::vector<Index> shape;
+    std::vector<T> values;
+  };
+  /// What the open window holds for one variable.
+  struct Pending {
+    std::string variable;
+    Presence presence;
+    std::vector<Index> rows;  ///< ascending; empty for a dense sum
+    std::vector<T> values;
+  };
+  std::vector<Array> arrays;
+  std::vector<Pending> window;
+  UpdaterState counters;
+};
+
+namespace detail {
+
+/// The array of a variable or slot. @throws LayoutMismatch if it is missing or has another shape.
+template <class T>
+const typename Snapshot<T>::Array& find_array(const Snapshot<T>& snapshot, const VariableInfo& info,
+                                              std::string_view slot) {
+  for (const auto& array : snapshot.arrays) {
+    if (array.variable != info.name || array.slot != slot) continue;
+    if (array.shape != info.shape)
+      throw LayoutMismatch(text("restore: '", info.name, "' has shape ", shape_text(info.shape),
+                                ", the snapshot has ", shape_text(array.shape)));
+    if (static_cast<Index>(array.values.size()) != info.size)
+      throw LayoutMismatch(text("restore: '", info.name, "' has ", info.size, " elements, the snapshot has ",
+                                array.values.size()));
+    return array;
+  }
+  throw LayoutMismatch(text("restore: the snapshot has no ", slot.empty() ? "variable" : "slot", " '",
+                            info.name, slot.empty() ? "" : "/", slot, "'"));
+}
+
+template <class T>
+void save_window(const Contribution<T>& window, Snapshot<T>& to) {
+  for (const VariableInfo& info : window.layout().infos()) {
+    const Presence presence = window.presence(info.id);
+    const T* data = window.data() + info.offset;
+    if (presence == Presence::absent) continue;
+    typename Snapshot<T>::Pending pending{info.name, presence, {}, {}};
+    if (presence == Presence::dense) {
+      pending.values.assign(data, data + info.size);
+    } else {
+      const RowSet rows = window.rows(info.id);
+      for (Index row = 0; row < info.rows(); ++row) {
+        if (!rows.contains(row)) continue;
+        pending.rows.push_back(row);
+        pending.values.insert(pending.values.end(), data + row * info.row_size(),
+                              data + (row + 1) * info.row_size());
+      }
+    }
+    to.window.push_back(std::move(pending));
+  }
+}
+
+/// @throws LayoutMismatch for sums that do not fit the variables.
+template <class T>
+void check_window(const Layout& layout, const Snapshot<T>& from) {
+  for (const auto& pending : from.window) {
+    const VariableInfo& info = layout.find(pending.variable);
+    const Index rows =
+        pending.presence == Presence::dense ? info.rows() : static_cast<Index>(pending.rows.size());
+    const bool in_range = std::all_of(pending.rows.begin(), pending.rows.end(),
+                                      [&](Index row) { return row >= 0 && row < info.rows(); });
+    if (static_cast<Index>(pending.values.size()) != rows * info.row_size() || !in_range)
+      throw LayoutMismatch(
+          text("restore: the open window of '", info.name, "' does not fit shape ", shape_text(info.shape)));
+  }
+}
+
+template <class T>
+void load_window(Contribution<T>& window, const Snapshot<T>& from) {
+  window.clear();
+  for (const auto& pending : from.window) {
+    const VariableInfo& info = window.layout().find(pending.variable);
+    if (pending.presence == Presence::dense) {
+      std::copy(pending.values.begin(), pending.values.end(), window.mark_dense(info.id));
+      continue;
+    }
+    window.mark_rows(info.id);
+    RowSet rows = window.rows(info.id);
+    const T* values = pending.values.data();
+    for (const Index row : pending.rows) {
+      rows.insert(row);
+      std::copy(values, values + info.row_size(), window.data() + info.offset + row * info.row_size());
+      values += info.row_size();
+    }
+  }
+}
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

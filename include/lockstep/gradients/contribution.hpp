@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// A contribution: one gradient for the whole variable set, with what is present in it and what it weighs.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/layout.hpp>
+#include <lockstep/gradients/row_set.hpp>
+#include <lockstep/transport/memory.hpp>
+
+#include <cstdint>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// What a contribution has for one variable. Absent is not zero.
+enum class Presence : std::uint32_t { absent, dense, rows };
+
+/// Where the row set of each variable lies; the same for every contribution of a layout.
+class RowLayout {
+ public:
+  explicit RowLayout(const Layout& layout) {
+    for (const VariableInfo& info : layout.infos()) {
+      offsets_.push_back(words_);
+      words_ += RowSet::memory_for(info.rows());
+    }
+  }
+  Index offset(std::uint32_t id) const { return offsets_[id]; }
+  Index words() const { return words_; }
+
+ private:
+  std::vector<Index> offsets_;
+  Index words_ = 0;
+};
+
+/// Fixed part of a contribution. The data hold \f$\sum_i (w_i/u)\, g_i\f$ over the gradients merged into it:
+/// `unit` is the weight u of the first one, `total` is \f$\sum_i w_i\f$. So equal weights of any size leave
+/// the bits alone.
+struct alignas(k_alignment) ContributionHeader {
+  double unit = 1;
+  double total = 1;
+  std::int64_t merged = 0;    ///< gradients merged into the data
+  std::uint32_t epoch = 1;    ///< marks of older epochs mean absent
+  std::uint32_t present = 0;  ///< variables with any gradient
+  std::uint32_t sparse = 0;   ///< of these, with rows
+};
+
+/// One gradient in the flat layout, over memory that a transport or a trainer owns.
+/// @tparam G scalar of the data.
+template <class G>
+class Contribution {
+ public:
+  Contribution() = default;
+
+  /// Takes its arrays from `carver`; over a null base this only counts bytes.
+  Contribution(Carver& carver, const Layout& layout, const RowLayout& rows)
+      : layout_(&layout),
+        row_layout_(&rows),
+        header_(carver.array<ContributionHeader>(1)),
+        marks_(carver.array<std::uint32_t>(layout.count())),
+        row_words_(carver.array<std::uint64_t>(static_cast<std::size_t>(rows.words()))),
+        data_(carver.array<G>(static_cast<std::size_t>(layout.size()))) {}
+
+  ContributionHeader& header() { return *header_; }
+  const ContributionHeader& header() const { return *header_; }
+  G* data() { return data_; }
+  const G* data() const { return data_; }
+  const Layout& layout() const { return *layout_; }
+
+  Presence presence(std::uint32_t id) const {
+    return marks_[id] >> 2 == header_->epoch ? static_cast<Presence>(marks_[id] & 3) : Presence::absent;
+  }
+  /// Every variable has a dense gradient.
+  bool is_dense() const { return header_->present == layout_->count() && header_->sparse == 0; }
+  bool is_empty() const { return header_->present == 0; }
+
+  RowSet rows(std::uint32_t id) {
+    return RowSet(row_words_ + row_layout_->offset(id), (*layout_)[id].rows());
+  }
+  const RowSet rows(std::uint32_t id) const {
+    return RowSet(row_words_ + row_layout_->offset(id), (*layout_)[id].rows());
+  }
+
+  /// Forgets all gradients; the data stay as they are, unreachable.
+  void clear() {
+    if (header_->sparse > 0)
+      for (std::uint32_t id = 0; id < layout_->count(); ++id)
+        if (presence(id) == Presence::rows) rows(id).clear();
+    // 30 bits of epoch stand beside 2 bits of presence; a wrap clears the marks for good.
+    if (++header_->epoch >> 30 != 0) {
+      std::fill(marks_, marks_ + layout_->count(), 0U);
+      header_->epoch = 1;
+    }
+    header_->present = header_->sparse = 0;
+    header_->merged = 0;
+    header_->unit = header_->total = 1;
+  }
+
+  /// Marks a variable as dense and gives its data. @throws UsageError if it has rows already.
+  G* mark_dense(std::uint32_t id) {
+    const Presence now = presence(id);
+    if (now == Presence::rows) throw mixed(id, "rows", "a dense gradient");
+    if (now == Presence::absent) mark(id, Presence::dense);
+    return data_ + (*layout_)[id].offset;
+  }
+
+  /// Marks a variable as row-sparse. @throws UsageError if it has a dense gradient already.
+  void mark_rows(std::uint32_t id) {
+    const Presence now = presence(id);
+    if (now == Presence::dense) throw mixed(id, "a dense gradient", "rows");
+    if (now == Presence::absent) {
+      mark(id, Presence::rows);
+      ++header_->sparse;
+    }
+  }
+
+  /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at.
+  void zero_absent(std::uint32_t id) {
+    const VariableInfo& info = (*layout_)[id];
+    G* data = data_ + info.offset;
+    const Presence now = presence(id);
+    if (now == Presence::dense) return;
+    const Index width = info.row_size();
+    for (Index row = 0; row < info.rows(); ++row)
+      if (now == Presence::absent || !rows(id).contains(row))
+        std::fill(data + row * width, data + (row + 1) * width, static_cast<G>(0));
+  }
+
+  /// Makes the presence of one variable the union of its own and the other's; used after data were merged.
+  template <class H>
+  void unite_presence(std::uint32_t id, const Contribution<H>& other) {
+    const Presence theirs = other.presence(id);
+    const Presence ours = presence(id);
+    if (theirs == Presence::absent || ours == Presence::dense) return;
+    if (theirs == Presence::dense) {
+      if (ours == Presence::rows) {
+        rows(id).clear();
+        --header_->sparse;
+        --header_->present;
+      }
+      mark(id, Presence::dense);
+      return;
+    }
+    mark_rows(id);
+    rows(id).insert_all(other.rows(id));
+  }
+
+ private:
+  void mark(std::uint32_t id, Presence presence) {
+    marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(presence);
+    ++header_->present;
+  }
+  UsageError mixed(std::uint32_t id, const char* has, const char* asked) const {
+    return UsageError(detail::text("gradient of '", (*layout_)[id].name, "': has ", has,
+                                   " in this step, cannot also take ", asked));
+  }
+
+  const Layout* layout_ = nullptr;
+  const RowLayout* row_layout_ = nullptr;
+  ContributionHeader* header_ = nullptr;
+  std::uint32_t* marks_ = nullptr;
+  std::uint64_t* row_words_ = nullptr;
+  G* data_ = nullptr;
+};
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Merging one contribution into another: weighted sums, presence and weights.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/finite.hpp>
+#include <lockstep/gradients/runs.hpp>
+
+#include <Eigen/Core>
+
+#include <concepts>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Forms `first + c * second` in the memory of `target`, which is one of the two; c is the ratio of their
+/// units. The target becomes a contribution with the presence and the weight of both. `first` keeps
+/// coefficient 1, so a chain of merges gives the same bits as one sum in the same order. Sums are formed in
+/// `T` and rounded to `G` once.
+/// @param scratch only spares an allocation.
+template <class T, class G>
+void merge(const Contribution<G>& first, const Contribution<G>& second, Contribution<G>& target,
+           Contributors<T, G>& scratch) {
+  const ContributionHeader ahead = first.header(), behind = second.header();
+  scratch.clear();
+  scratch.scale = 1;
+  scratch.by_present = false;
+  scratch.add(first, 1, 0);
+  scratch.add(second, behind.unit / ahead.unit, 0);
+  const Layout& layout = target.layout();
+  const auto add = [&](Index start, Index size, const Sources<T, G>& sources) {
+    if (sources.count == 1 && sources.data[0] == target.data() && !sources.weighted) return;
+    with_mean(sources, start, size, [&](const auto& sum) {
+      Eigen::Map<Eigen::Array<G, Eigen::Dynamic, 1>> to(target.data() + start, size);
+      if constexpr (std::same_as<T, G>)
+        to = sum;
+      else
+        to = sum.template cast<G>();
+    });
+  };
+  Runs<T, G> runs(layout, scratch);
+  if (runs.is_dense()) {
+    add(0, layout.size(), runs.all_sources());
+  } else {
+    for (std::uint32_t id = 0; id < layout.count(); ++id)
+      runs.visit(id, layout[id].offset, layout.end_of(id), add, [](Index, Index, bool) {});
+  }
+  const Contribution<G>& other = &target == &first ? second : first;
+  if (!target.is_dense())
+    for (std::uint32_t id = 0; id < layout.count(); ++id) target.unite_presence(id, other);
+  target.header().unit = ahead.unit;
+  target.header().total = ahead.total + behind.total;
+  target.header().merged = ahead.merged + behind.merged;
+}
+
+/// `sum += c * addend`, or `sum = addend` if it is the first, for sums of a wider scalar than the addends.
+template <class T, class G>
+void add_wide(Contribution<T>& sum, const Contribution<G>& addend, bool first, Contributors<T, G>& scratch) {
+  if (first) {
+    sum.clear();
+    sum.header().unit = addend.header().unit;
+    sum.header().total = 0;
+  }
+  scratch.clear();
+  scratch.scale = 1;
+  scratch.by_present = false;
+  if (!first) scratch.window = &sum;
+  scratch.add(addend, addend.header().unit / sum.header().unit, 0);
+  Runs<T, G> runs(sum.layout(), scratch);
+  const auto add = [&](Index start, Index size, const Sources<T, G>& sources) {
+    if (sources.count > 0)
+      with_mean(sources, start, size, [&](const auto& mean) {
+        Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(sum.data() + start, size) = mean;
+      });
+  };
+  for (std::uint32_t id = 0; id < sum.layout().count(); ++id)
+    runs.visit(id, sum.layout()[id].offset, sum.layout().end_of(id), add, [](Index, Index, bool) {});
+  for (std::uint32_t id = 0; id < sum.layout().count(); ++id) sum.unite_presence(id, addend);
+  sum.header().total += addend.header().total;
+}
+
+/// Writes `scale * sum` to a contribution of narrower scalars: the only rounding of a window.
+template <class T, class G>
+void narrow(const Contribution<T>& sum, Contribution<G>& to, double scale) {
+  to.clear();
+  for_each_present(sum, [&](const T* data, Index size) {
+    G* target = to.data() + (data - sum.data());
+    for (Index i = 0; i < size; ++i) target[i] = static_cast<G>(static_cast<T>(scale) * data[i]);
+  });
+  for (std::uint32_t id = 0; id < sum.layout().count(); ++id) to.unite_presence(id, sum);
+}
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

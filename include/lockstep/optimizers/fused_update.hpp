@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// An update as one Eigen assignment: the mean is formed in a register and the rule runs on it there.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/gradients/mean.hpp>
+#include <lockstep/optimizers/rule.hpp>
+
+#include <Eigen/Core>
+
+#include <array>
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// No gradient at all: the rule gets zero.
+template <class T>
+struct ZeroSum {
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index) const {
+    return Pack<T, Packet>(T(0));
+  }
+};
+
+/// A rule is held by value where that is free, so that its parameters stay in registers.
+template <class R>
+using HeldRule = std::conditional_t<std::is_trivially_copyable_v<R>, const R, const R&>;
+
+/// Nullary functor of Eigen: loads variable and slots, forms the mean, runs the rule, stores the slots and
+/// returns the new variable. Indices count from element `start` of the layout.
+template <class T, class R, class Sum>
+class UpdateFunctor {
+ public:
+  static constexpr std::size_t slot_count = slot_count_v<R>;
+
+  UpdateFunctor(const R& rule, const step_of_t<R>& step, T* values, const std::array<T*, slot_count>& slots,
+                const Sum& sum, T scale, Index start)
+      : rule_(rule),
+        step_(step),
+        values_(values + start),
+        slots_(slots),
+        sum_(sum),
+        scale_(scale),
+        start_(start) {
+    for (T*& slot : slots_) slot += start;
+  }
+
+  LOCKSTEP_ALWAYS_INLINE T operator()(Eigen::Index i) const {
+    return run<T>(i, std::make_index_sequence<slot_count>());
+  }
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Packet packetOp(Eigen::Index i) const {
+    return run<Packet>(i, std::make_index_sequence<slot_count>());
+  }
+
+ private:
+  template <class Packet, std::size_t... I>
+  LOCKSTEP_ALWAYS_INLINE Packet run(Eigen::Index i, std::index_sequence<I...>) const {
+    using P = Pack<T, Packet>;
+    P w = P::load(values_ + i);
+    [[maybe_unused]] std::array<P, slot_count> slot{P::load(slots_[I] + i)...};
+    if constexpr (std::same_as<Sum, ZeroSum<T>>)
+      rule_.update(step_, w, P(T(0)), slot[I]...);
+    else
+      rule_.update(step_, w, sum_.template at<Packet>(start_ + i) * P(scale_), slot[I]...);
+    (slot[I].store(slots_[I] + i), ...);
+    return w.packet();
+  }
+
+  HeldRule<R> rule_;
+  step_of_t<R> step_;
+  T* values_;
+  std::array<T*, slot_count> slots_;
+  Sum sum_;
+  T scale_;
+  Index start_;
+};
+template <class T, class R, class Sum>
+inline constexpr bool is_streaming_functor<UpdateFunctor<T, R, Sum>> = true;
+
+/// The same shape for elements without a gradient: only `rule.update_absent(step, w, slots...)` runs.
+template <class R>
+struct AbsentRule {
+  const R& rule;
+  static constexpr auto slots = R::slots;
+  using Step = step_of_t<R>;
+  Step prepare(const StepInfo& info) const { return prepare_step(rule, info); }
+  LOCKSTEP_ALWAYS_INLINE void update(const Step& step, auto& w, auto, auto&... slot) const {
+    rule.update_absent(step, w, slot...);
+  }
+};
+
+template <class R, class Element, class Indices>
+struct AbsentUpdates : std::false_type {};
+template <class R, class Element, std::size_t... I>
+struct AbsentUpdates<R, Element, std::index_sequence<I...>> {
+  template <std::size_t>
+  using Ref = Element&;
+  static constexpr bool value = requires(const R& rule, const step_of_t<R>& step, Element& w) {
+    rule.update_absent(step, w, std::declval<Ref<I>>()...);
+  };
+};
+
+/// The rule has something to do where there is no gradient.
+template <class R, class T>
+concept UpdatesAbsent = AbsentUpdates<R, Pack<T>, std::make_index_sequence<slot_count_v<R>>>::value;
+
+template <class T, class R, class Sum>
+void assign_update(const R& rule, const step_of_t<R>& step, T* values,
+                   const std::array<T*, slot_count_v<R>>& slots, const Sum& sum, T scale, Index start,
+                   Index size) {
+  using Functor = UpdateFunctor<T, R, Sum>;
+  using Flat = Eigen::Array<T, Eigen::Dynamic, 1>;
+  Eigen::Map<Flat>(values + start, size) =
+      Flat::NullaryExpr(size, Functor(rule, step, values, slots, sum, scale, start));
+}
+
+}  // namespace detail
+
+/// Applies `rule` to elements [start, start + size) of variable and slots with the mean of `sources`.
+/// One pass: each array is read once and written once; nothing is materialised.
+template <class T, class G, class R>
+void update_elements(const R& rule, const step_of_t<R>& step, T* values,
+                     const std::array<T*, slot_count_v<R>>& slots, const Sources<T, G>& sources, Index start,
+                     Index size) {
+  detail::with_sum(sources, [&](const auto& sum) {
+    detail::assign_update<T>(rule, step, values, slots, sum, sources.scale, start, size);
+  });
+}
+
+/// The same with a gradient of zero.
+template <class T, class R>
+void update_elements_by_zero(const R& rule, const step_of_t<R>& step, T* values,
+                             const std::array<T*, slot_count_v<R>>& slots, Index start, Index size) {
+  detail::assign_update<T>(rule, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size);
+}
+
+/// What the rule does to elements that have no gradient: nothing, unless it has `update_absent`.
+template <class T, class R>
+void update_elements_absent(const R& rule, const step_of_t<R>& step, T* values,
+                            const std::array<T*, slot_count_v<R>>& slots, Index start, Index size) {
+  if constexpr (detail::UpdatesAbsent<R, T>) {
+    const detail::AbsentRule<R> absent{rule};
+    detail::assign_update<T>(absent, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size);
+  }
+}
+
+/// Writes the scaled sum of `sources` to elements [start, start + size) of `target`, which may be one of the
+/// sources.
+template <class T, class G>
+void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size) {
+  with_mean(sources, start, size, [&](const auto& mean) {
+    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(target + start, size) = mean;
+  });
+}
+
+LOCKSTEP_NAMESPACE_END
+
+namespace Eigen::internal {
+template <class T, class R, class Sum>
+struct functor_traits<lockstep::detail::UpdateFunctor<T, R, Sum>> {
+  enum { Cost = 20, PacketAccess = packet_traits<T>::Vectorizable, IsRepeatable = false };
+};
+template <class T, class R, class Sum>
+struct functor_has_linear_access<lockstep::detail::UpdateFunctor<T, R, Sum>> {
+  enum { ret = 1 };
+};
+}  // namespace Eigen::internal

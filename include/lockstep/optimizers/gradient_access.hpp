@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The part of every optimizer by which a program reads variables and hands over gradients.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/optimizers/step_result.hpp>
+
+#include <Eigen/Core>
+
+#include <concepts>
+#include <functional>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Base of optimizers (curiously recurring). `Derived` has `variables()`, `values()` (first element of the
+/// variables as this replica sees them), `staging()` (the contribution to be written next; throws if there is
+/// none now), `slot_data(name, id)` (first element of a slot array in which variable `id` may be read) and
+/// `apply_gradients(options)`.
+template <class Derived, class T, class G>
+class GradientAccess {
+ public:
+  using Scalar = T;
+  using GradientScalar = G;
+
+  /// The variable, without copy. Valid until the next `apply_gradients`. Shape: that of the variable.
+  template <class M>
+  typename TensorTraits<M, T>::ConstView value(const Handle<M, T>& handle) const {
+    derived().variables().check(handle);
+    return TensorTraits<M, T>::view(derived().values() + handle.offset, handle.shape);
+  }
+
+  /// The memory of this step's gradient, to be written in place; marks the gradient as present. Its contents
+  /// are not specified until written (NaN in debug builds). Valid until the next `apply_gradients`; ask again
+  /// in each step.
+  /// @throws UsageError if the variable has row gradients in this step, or while a contribution is pending.
+  template <class M>
+  typename TensorTraits<M, T>::template GradientView<G> gradient(const Handle<M, T>& handle) {
+    return TensorTraits<M, T>::gradient_view(dense(handle), handle.shape);
+  }
+
+  /// Evaluates `gradient` once, straight into the memory of this step's gradient. Replaces what was set
+  /// before.
+  /// @throws ShapeMismatch with both shapes.
+  template <class M, class E>
+  void set_gradient(const Handle<M, T>& handle, const E& gradient) {
+    derived().variables().check(handle);
+    detail::expect_shape(handle.shape, TensorTraits<M, T>::shape_of(gradient), info(handle).name, "gradient");
+    TensorTraits<M, T>::assign(dense(handle), handle.shape, gradient);
+  }
+
+  /// Adds a row-sparse gradient: row `indices[i]` of the variable has gradient `rows[i]`. Equal indices are
+  /// summed, also over several calls in one step.
+  /// @param indices integers in [0, rows of the variable). @param rows shape (n, elements per row); for a
+  /// vector (n,).
+  /// @throws InvalidArgument for an index out of range; ShapeMismatch; UsageError if the variable has a dense
+  /// gradient.
+  template <class M, class Indices, class Rows>
+  void set_rows(const Handle<M, T>& handle, const Indices& indices, const Rows& rows) {
+    static_assert(
+        TensorTraits<M, T>::contiguous_rows,
+        "[lockstep.gradient.rows] rows of a column-major matrix are not contiguous: declare the variable "
+        "with a "
+        "row-major type, e.g. Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>");
+    derived().variables().check(handle);
+    const VariableInfo& variable = info(handle);
+    const auto count = static_cast<Index>(indices.size());
+    const Index width = variable.row_size();
+    expect_rows(variable, count, rows);
+    for (Index i = 0; i < count; ++i) {
+      const auto row = static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
+      if (row < 0 || row >= variable.rows())
+        throw InvalidArgument(detail::text("rows of variable '", variable.name, "': index must be in [0, ",
+                                           variable.rows(), "), got ", row));
+    }
+    Contribution<G>& to = derived().staging();
+    to.mark_rows(handle.id);
+    RowSet members = to.rows(handle.id);
+    G* data = to.data() + variable.offset;
+    const auto write = [&](Index i, const auto& source) {
+      const auto row = static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
+      Eigen::Map<Eigen::Array<G, 1, Eigen::Dynamic>> target(data + row * width, width);
+      if (members.insert(row))
+        target = source.template cast<G>();
+      else
+        target += source.template cast<G>();
+    };
+    if constexpr (std::derived_from<Rows, Eigen::DenseBase<Rows>>) {
+      const auto& evaluated = rows.eval();
+      if (width == 1 && evaluated.rows() != count) {
+        for (Index i = 0; i < count; ++i) write(i, evaluated.col(i).transpose().array());
+      } else {
+        for (Index i = 0; i < count; ++i) write(i, evaluated.row(i).array());
+      }
+    } else {
+      const auto& evaluated = TensorTraits<M, T>::contiguous(rows);
+      using Value = std::remove_cvref_t<decltype(*evaluated.data())>;
+      for (Index i = 0; i < count; ++i)
+        write(i,
+              Eigen::Map<const Eigen::Array<Value, 1, Eigen::Dynamic>>(evaluated.data() + i * width, width));
+    }
+  }
+
+  /// compute_gradients and apply_gradients: `value_and_gradient(replica)` writes gradients and returns the
+  /// loss.
+  template <class F>
+  StepResult minimize(F&& value_and_gradient, const ApplyOptions& options = {}) {
+    std::invoke(std::forward<F>(value_and_gradient), derived());
+    return derived().apply_gradients(options);
+  }
+
+  /// A slot of the wrapped optimizer, as `value` gives the variable. @throws UnknownVariable with the names
+  /// that exist.
+  template <class M>
+  typename TensorTraits<M, T>::ConstView slot(std::string_view name, const Handle<M, T>& handle) const {
+    derived().variables().check(handle);
+    return TensorTraits<M, T>::view(derived().slot_data(name, handle.id) + handle.offset, handle.shape);
+  }
+
+ protected:
+  GradientAccess() = default;
+  GradientAccess(const GradientAccess&) = default;
+  GradientAccess& operator=(const GradientAccess&) = default;
+  ~GradientAccess() = default;
+
+ private:
+  Derived& derived() { return static_cast<Derived&>(*this); }
+  const Derived& derived() const { return static_cast<const Derived&>(*this); }
+
+  template <class M>
+  const VariableInfo& info(const Handle<M, T>& handle) const {
+    return derived().variables().layout()[handle.id];
+  }
+
+  template <class M>
+  G* dense(const Handle<M, T>& handle) {
+    derived().variables().check(handle);
+    Contribution<G>& to = derived().staging();
+    [[maybe_unused]] const bool first = to.presence(handle.id) == Presence::absent;
+    G* data = to.mark_dense(handle.id);
+#ifndef NDEBUG
+    if (first) std::fill(data, data + info(handle).size, std::numeric_limits<G>::quiet_NaN());
+#endif
+    return data;
+  }
+
+  template <class Rows>
+  static void expect_rows(const VariableInfo& variable, Index count, const Rows& rows) {
+    Index elements = 0;
+    if constexpr (std::derived_from<Rows, Eigen::DenseBase<Rows>>) {
+      elements = rows.size();
+      if (variable.row_size() != 1 && elements == count * variable.row_size() && rows.rows() != count)
+        throw ShapeMismatch(detail::text("rows of variable '", variable.name, "': expected shape (", count,
+                                         ", ", variable.row_size(), "), got (", rows.rows(), ", ",
+                                         rows.cols(), ")"));
+    } else {
+      elements = static_cast<Index>(rows.size());
+    }
+    if (elements != count * variable.row_size())
+      throw ShapeMismatch(detail::text("rows of variable '", variable.name, "': expected ", count,
+                                       " rows of ", variable.row_size(), " elements, got ", elements,
+                                       " elements"));
+  }
+};
+
+LOCKSTEP_NAMESPACE_END

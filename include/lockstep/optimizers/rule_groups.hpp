@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The rules of the variables: one for all, or one for each group of variables with the same options.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/gradients/layout.hpp>
+#include <lockstep/optimizers/aggregation.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Rules of a recipe, made once at binding. Equal rules share a group, so a model with two groups prepares
+/// two steps.
+template <class R>
+class RuleGroups {
+ public:
+  using Rule = rule_of_t<R>;
+  using Traits = RecipeTraits<R>;
+
+  RuleGroups(const R& recipe, const Layout& layout) {
+    validate_rule(Traits::rule(recipe));
+    for (const VariableInfo& info : layout.infos()) {
+      const bool trainable = Traits::is_trainable(recipe, info);
+      group_of_.push_back(find_or_add(Traits::rule_for(recipe, info)));
+      trainable_.push_back(trainable);
+      uniform_ = uniform_ && trainable && group_of_.back() == 0;
+    }
+  }
+
+  std::size_t count() const { return rules_.size(); }
+  /// All variables are trained by rule 0.
+  bool is_uniform() const { return uniform_; }
+  const Rule& rule(std::size_t group) const { return rules_[group]; }
+  std::size_t group_of(std::uint32_t id) const { return group_of_[id]; }
+  const Rule& rule_of(std::uint32_t id) const { return rules_[group_of_[id]]; }
+  bool is_trainable(std::uint32_t id) const { return trainable_[id]; }
+
+  void prepare(const StepInfo& info, step_of_t<Rule>* steps) const {
+    for (std::size_t group = 0; group < rules_.size(); ++group)
+      steps[group] = prepare_step(rules_[group], info);
+  }
+
+ private:
+  std::size_t find_or_add(Rule rule) {
+    if constexpr (std::equality_comparable<Rule>) {
+      for (std::size_t group = 0; group < rules_.size(); ++group)
+        if (rules_[group] == rule) return group;
+    } else if (!Traits::per_variable && !rules_.empty()) {
+      return 0;
+    }
+    rules_.push_back(std::move(rule));
+    return rules_.size() - 1;
+  }
+
+  std::vector<Rule> rules_;
+  std::vector<std::size_t> group_of_;
+  std::vector<bool> trainable_;
+  bool uniform_ = true;
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

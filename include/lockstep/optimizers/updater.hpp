@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// A recipe bound to variables and memory: plans an update, runs it over ranges of the layout, commits it.
+#pragma once
+
+#include <lockstep/checkpoint/snapshot.hpp>
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/runs.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/optimizers/float_environment.hpp>
+#include <lockstep/optimizers/fused_update.hpp>
+#include <lockstep/optimizers/rule_groups.hpp>
+#include <lockstep/optimizers/whole.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Slot of a gradient aggregation: the open window. Zero where nothing is pending.
+inline constexpr std::string_view k_grad_accum = "grad_accum";
+
+/// What one round does, decided once by whoever closes it and then the same for everybody who helps.
+struct UpdatePlan {
+  bool applies = false;      ///< the rule runs; otherwise the gradients only join the open window
+  bool with_window = false;  ///< the open window is the first source
+  bool divides_now =
+      false;  ///< coefficients carry the divisor, and nothing is divided when the window closes
+  std::int64_t grad_steps = 1;
+  double first_unit = 1;  ///< coefficients are relative to this weight
+  double total = 0;       ///< weight of all sources
+  double scale = 1;       ///< of the sum of the sources
+  bool by_present = false;
+};
+
+/// @tparam T scalar of variables and slots; @tparam G scalar of gradients.
+template <class R, class T, class G>
+requires Recipe<R, T>
+class Updater {
+ public:
+  using Rule = rule_of_t<R>;
+  using Step = step_of_t<Rule>;
+  static constexpr std::size_t slot_count = slot_count_v<Rule>;
+  static constexpr bool aggregates = detail::RecipeTraits<R>::aggregates;
+  static constexpr bool by_elements = UpdatesElements<Rule, T>;
+
+  /// Takes its arrays from `carver`; over a null base this only counts bytes.
+  Updater(const R& recipe, Variables<T, G>& variables, const RowLayout& rows, Carver& carver)
+      : layout_(variables.layout()),
+        values_(variables.data()),
+        options_(detail::RecipeTraits<R>::options(recipe)),
+        groups_(recipe, layout_),
+        steps_(carver.array<Step>(groups_.count())) {
+    for (T*& slot : slots_) slot = carver.array<T>(static_cast<std::size_t>(layout_.size()));
+    if (has_window()) window_ = Contribution<T>(carver, layout_, rows);
+    if constexpr (!by_elements) mean_ = carver.array<T>(static_cast<std::size_t>(layout_.size()));
+    if (options_.num_partitions < 1)
+      throw InvalidArgument(
+          detail::text("num_partitions: must be at least 1, got ", options_.num_partitions));
+    if constexpr (aggregates) (void)options_.grad_steps(0);
+  }
+
+  /// Writes the initial values of the slots. Once, by one participant, after the variables have theirs.
+  void initialise() {
+    for (std::size_t k = 0; k < slot_count; ++k)
+      for (const VariableInfo& info : layout_.infos()) {
+        T* slot = slots_[k] + info.offset;
+        if (Rule::slots[k].starts_as_copy)
+          std::copy(values_ + info.offset, values_ + info.offset + info.size, slot);
+        else
+          std::fill(slot, slot + info.size, static_cast<T>(slot_initial_value(groups_.rule_of(info.id), k)));
+      }
+  }
+
+  const AggregationOptions& options() const { return options_; }
+  void set_grad_steps(WindowLength length) { options_.grad_steps = std::move(length); }
+  bool has_window() const { return aggregates && options_.grad_steps.needs_accumulator(); }
+  Contribution<T>& window() { return window_; }
+  const Contribution<T>& window() const { return window_; }
+
+  std::int64_t grad_steps(const UpdaterState& state) const {
+    if constexpr (aggregates)
+      return options_.grad_steps(state.window.updates);
+    else
+      return 1;
+  }
+
+  // ---- the life of a round
+
+  /// Decides what the round with these contributions does. @param flush closes the window early.
+  /// @throws InvalidArgument if a schedule gives no usable value.
+  UpdatePlan plan(const UpdaterState& state, std::span<const Contribution<G>* const> contributions,
+                  Reduction reduction, Absent absent, bool flush) const {
+    UpdatePlan plan;
+    plan.grad_steps = grad_steps(state);
+    plan.applies = !aggregates || flush || state.window.closes(options_.variant, plan.grad_steps);
+    plan.with_window = aggregates && state.window.pending > 0 && has_window();
+    const bool sums_replicas = reduction == Reduction::sum;
+    const bool sums_window = aggregates && options_.reduction == Reduction::sum;
+    const bool historical = aggregates && protocol::Window::divides_by_k(options_.variant);
+    double round_total = 0;
+    for (const auto* contribution : contributions) round_total += contribution->header().total;
+    plan.total = round_total + (plan.with_window ? state.window_total : 0);
+    plan.divides_now = historical || (sums_window && !sums_replicas);
+    if (plan.divides_now) {
+      plan.first_unit =
+          (historical ? static_cast<double>(plan.grad_steps) : 1) * (sums_replicas ? 1 : round_total);
+    } else {
+      plan.first_unit = plan.with_window        ? state.window_unit
+                        : contributions.empty() ? 1
+                                                : contributions.front()->header().unit;
+      if (plan.applies && sums_replicas)
+        plan.scale =
+            sums_window ? plan.first_unit : plan.first_unit / static_cast<double>(state.window.pending + 1);
+      else if (plan.applies)
+        plan.scale = 1 / (plan.total / plan.first_unit);
+    }
+    plan.by_present = absent == Absent::excluded && !sums_replicas && !aggregates;
+    return plan;
+  }
+
+  /// Computes what the rule needs for this update: schedules, bias corrections. Only if the plan applies.
+  void prepare(const UpdaterState& state, const UpdatePlan& plan) {
+    const StepInfo info{.step = state.window.updates,
+                        .weight = plan.total,
+                        .examples = state.examples,
+                        .schedule = state.window.global_step};
+    groups_.prepare(info, steps_);
+  }
+
+  /// Fills the list of sources of a plan, in order.
+  void list(const UpdatePlan& plan, std::span<const Contribution<G>* const> contributions, double clip_factor,
+            Contributors<T, G>& to) const {
+    to.clear();
+    to.scale = plan.scale * clip_factor;
+    to.by_present = plan.by_present;
+    to.factor = clip_factor;
+    if (plan.with_window) {
+      if constexpr (std::same_as<T, G>)
+        to.add(window_, 1, 0);
+      else
+        to.window = &window_;
+    }
+    for (const auto* contribution : contributions)
+      to.add(*contribution, contribution->header().unit / plan.first_unit,
+             contribution->header().total / plan.first_unit);
+  }
+
+  /// Does the plan's work for elements [begin, end). Ranges of one round are disjoint; each is run once.
+  void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end) noexcept {
+    const FloatEnvironment same_everywhere;
+    Runs<T, G> runs(layout_, sources);
+    if (!plan.applies)
+      gather(runs, begin, end);
+    else if constexpr (by_elements)
+      apply_elements(runs, begin, end);
+    else
+      apply_variables(runs, begin, end);
+  }
+
+  /// Sum of squares of the mean over [begin, end), in double.
+  double squared_norm(const Contributors<T, G>& sources, Index begin, Index end) const noexcept {
+    const FloatEnvironment same_everywhere;
+    Runs<T, G> runs(layout_, sources);
+    double sum = 0;
+    const auto with = [&](Index start, Index size, const Sources<T, G>& present) {
+      with_mean(present, start, size,
+                [&](const auto& mean) { sum += mean.template cast<double>().square().sum(); });
+    };
+    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+      if (groups_.is_trainable(id)) runs.visit(id, from, to, with, [](Index, Index, bool) {});
+    });
+    return sum;
+  }
+
+  /// Ends the round: counters move, the window is emptied or keeps what it was given. One participant, once.
+  void commit(UpdaterState& state, const UpdatePlan& plan,
+              std::span<const Contribution<G>* const> contributions) {
+    state.window.advance(options_.variant, plan.grad_steps, plan.applies);
+    if (plan.applies) {
+      state.examples += plan.total;
+      if (has_window()) window_.clear();
+      state.window_total = 0;
+    } else {
+      if (!plan.with_window) state.window_unit = plan.divides_now ? 1 : plan.first_unit;
+      state.window_total = plan.total;
+      for (const auto* contribution : contributions)
+        if (!is_window(*contribution) && !window_.is_dense())
+          for (std::uint32_t id = 0; id < layout_.count(); ++id) window_.unite_presence(id, *contribution);
+    }
+  }
+
+  // ---- partition
+
+  /// Ranges that are claimed by one participant: tiles of whole registers for element rules, whole variables
+  /// otherwise. Depends on the layout alone, so the bits do not depend on who does what.
+  Index items() const {
+    return by_elements ? (layout_.size() + k_tile - 1) / k_tile : static_cast<Index>(layout_.count());
+  }
+  std::pair<Index, Index> item(Index i) const {
+    if constexpr (by_elements) return {i * k_tile, std::min((i + 1) * k_tile, layout_.size())};
+    return {layout_[static_cast<std::uint32_t>(i)].offset, layout_.end_of(static_cast<std::uint32_t>(i))};
+  }
+
+  // ---- slots
+
+  /// Names of the slots, "grad_accum" of an aggregation last.
+  std::vector<std::string> slot_names() const {
+    std::vector<std::string> names;
+    for (const Slot& slot : Rule::slots) names.emplace_back(slot.name);
+    if (aggregates) names.emplace_back(k_grad_accum);
+    return names;
+  }
+  /// First element of the array of a slot of the rule. @throws UnknownVariable with the names that exist.
+  T* slot(std::string_view name) const {
+    for (std::size_t k = 0; k < slot_count; ++k)
+      if (Rule::slots[k].name == name) return slots_[k];
+    std::string known;
+    for (const std::string& slot : slot_names()) known += (known.empty() ? "" : ", ") + slot;
+    throw UnknownVariable(
+        detail::text("slot: there is no slot '", name, "'; slots are: ", known.empty() ? "none" : known));
+  }
+
+  // ---- saving
+
+  Snapshot<T> save(const UpdaterState& state) const {
+    Snapshot<T> snapshot;
+    snapshot.counters = state;
+    for (const VariableInfo& info : layout_.infos()) {
+      const auto add = [&](std::string_view slot, const T* array) {
+        snapshot.arrays.push_back({info.name, std::string(slot), info.shape,
+                                   std::vector<T>(array + info.offset, array + info.offset + info.size)});
+      };
+      add("", values_);
+      for (std::size_t k = 0; k < slot_count; ++k) add(Rule::slots[k].name, slots_[k]);
+    }
+    if (has_window() && state.window.pending > 0) detail::save_window(window_, snapshot);
+    return snapshot;
+  }
+
+  /// @throws LayoutMismatch if names, shapes or slots differ; nothing has changed then.
+  void load(const Snapshot<T>& snapshot, UpdaterState& state) {
+    if (snapshot.counters.window.pending > 0 && !has_window())
+      throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.counters.window.pending,
+                                        " micro-batches in an open window, this trainer has none"));
+    std::vector<std::pair<T*, const std::vector<T>*>> copies;
+    for (const VariableInfo& info : layout_.infos()) {
+      copies.emplace_back(values_ + info.offset, &detail::find_array(snapshot, info, "").values);
+      for (std::size_t k = 0; k < slot_count; ++k)
+        copies.emplace_back(slots_[k] + info.offset,
+                            &detail::find_array(snapshot, info, Rule::slots[k].name).values);
+    }
+    detail::check_window(layout_, snapshot);
+    for (const auto& [to, from] : copies) std::copy(from->begin(), from->end(), to);
+    if (has_window()) detail::load_window(window_, snapshot);
+    state = snapshot.counters;
+  }
+
+  const Layout& layout() const { return layout_; }
+  T* values() const { return values_; }
+
+ private:
+  /// 16 KiB of floats: large enough that a claim costs nothing, small enough to balance and to undo.
+  static constexpr Index k_tile = 4096;
+
+  /// A first micro-batch is written by the user into the window itself.
+  bool is_window(const Contribution<G>& contribution) const {
+    return static_cast<const void*>(&contribution) == static_cast<const void*>(&window_);
+  }
+
+  template <class F>
+  void for_each_variable(Index begin, Index end, F&& f) const {
+    for (std::uint32_t id = layout_.variable_at(begin); id < layout_.count() && layout_[id].offset < end;
+         ++id)
+      f(id, std::max(begin, layout_[id].offset), std::min(end, layout_.end_of(id)));
+  }
+
+  void gather(Runs<T, G>& runs, Index begin, Index end) {
+    const auto with = [&](Index start, Index size, const Sources<T, G>& sources) {
+      const bool only_window = sources.count == (sources.wide ? 0 : 1) &&
+                               (sources.wide || static_cast<const void*>(sources.data[0]) == window_.data());
+      if (!only_window) sum_elements(sources, window_.data(), start, size);
+    };
+    if (runs.is_dense()) return with(begin, end - begin, runs.all_sources());
+    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+      runs.visit(id, from, to, with, [](Index, Index, bool) {});
+    });
+  }
+
+  void apply_elements(Runs<T, G>& runs, Index begin, Index end) {
+    if (runs.is_dense() && groups_.is_uniform()) {
+      update_elements(groups_.rule(0), steps_[0], values_, slots_, runs.all_sources(), begin, end - begin);
+      return;
+    }
+    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+      if (!groups_.is_trainable(id)) return;
+      const Rule& rule = groups_.rule_of(id);
+      const Step& step = steps_[groups_.group_of(id)];
+      runs.visit(
+          id, from, to,
+          [&](Index start, Index size, const Sources<T, G>& sources) {
+            update_elements(rule, step, values_, slots_, sources, start, size);
+          },
+          [&](Index start, Index size, bool in_present_variable) {
+            if (in_present_variable && updates_all_rows(rule))
+              update_elements_by_zero(rule, step, values_, slots_, start, size);
+            else
+              update_elements_absent(rule, step, values_, slots_, start, size);
+          });
+    });
+  }
+
+  /// For rules that need whole variables the mean is written out first, rows without a gradient as zeros.
+  void apply_variables(Runs<T, G>& runs, Index begin, Index end) {
+    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+      if (!groups_.is_trainable(id)) return;
+      bool present = false;
+      runs.visit(
+          id, from, to,
+          [&](Index start, Index size, const Sources<T, G>& sources) {
+            present = true;
+            sum_elements(sources, mean_, start, size);
+          },
+          [&](Index start, Index size, bool) { std::fill(mean_ + start, mean_ + start + size, T(0)); });
+      if (present)
+        update_whole(id, from, to - from, std::make_index_sequence<slot_count>());
+      else
+        update_elements_absent(groups_.rule_of(id), steps_[groups_.group_of(id)], values_, slots_, from,
+                               to - from);
+    });
+  }
+  template <std::size_t... I>
+  void update_whole(std::uint32_t id, Index offset, Index size, std::index_sequence<I...>) {
+    groups_.rule_of(id).update_variable(steps_[groups_.group_of(id)], Flat<T>(values_ + offset, size),
+                                        ConstFlat<T>(mean_ + offset, size),
+                                        Flat<T>(slots_[I] + offset, size)...);
+  }
+
+  const Layout& layout_;
+  T* values_;
+  AggregationOptions options_;
+  detail::RuleGroups<R> groups_;
+  Step* steps_;
+  std::array<T*, slot_count> slots_{};
+  Contribution<T> window_;
+  T* mean_ = nullptr;
+};
+
+LOCKSTEP_NAMESPACE_END

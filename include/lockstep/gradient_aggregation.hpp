@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// GradientAggregation: k micro-batches make one gradient, around a rule (see optimizers/aggregation.hpp) or
+/// a trainer.
+#pragma once
+
+#include <lockstep/concepts.hpp>
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/finite.hpp>
+#include <lockstep/gradients/merge.hpp>
+#include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/optimizers/gradient_access.hpp>
+#include <lockstep/optimizers/local.hpp>
+#include <lockstep/sync_replicas.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// How a trainer's replica is held: by value where it is handed out by `join()`, by reference where it is the
+/// trainer.
+template <class Inner>
+using HeldReplica =
+    std::conditional_t<std::same_as<Inner, typename Inner::Replica>, Inner&, typename Inner::Replica>;
+
+/// A contribution in memory of its own.
+template <class G>
+class OwnContribution {
+ public:
+  explicit OwnContribution(const Layout& layout)
+      : rows_(layout),
+        memory_(bytes(layout, rows_)),
+        carver_(memory_.bytes().data()),
+        contribution_(carver_, layout, rows_) {
+    contribution_.clear();
+  }
+  OwnContribution(const OwnContribution&) = delete;
+  OwnContribution& operator=(const OwnContribution&) = delete;
+  Contribution<G>& get() { return contribution_; }
+
+ private:
+  static std::size_t bytes(const Layout& layout, const RowLayout& rows) {
+    Carver counter;
+    const Contribution<G> counted(counter, layout, rows);
+    return counter.used();
+  }
+  RowLayout rows_;
+  ZeroedMemory memory_;
+  Carver carver_;
+  Contribution<G> contribution_;
+};
+
+}  // namespace detail
+
+/// The optimizer of one replica around another one: it averages k micro-batches in this replica and hands one
+/// gradient to the inner optimizer, so replicas exchange once per window. The first micro-batch of a window
+/// is written into the inner optimizer's own memory; each further one is one pass `acc += c * g`. Gradients
+/// of 16 bits are summed in the scalar of the variables and rounded once, when they are handed over.
+/// @tparam Inner models lockstep::Trainer.
+template <class Inner>
+class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, typename Inner::Replica::Scalar,
+                                                 typename Inner::Replica::GradientScalar> {
+ public:
+  using T = typename Inner::Replica::Scalar;
+  using G = typename Inner::Replica::GradientScalar;
+
+  /// @throws InvalidArgument for an option without meaning.
+  AggregatingReplica(detail::HeldReplica<Inner>&& inner, const AggregationOptions& options)
+      : inner_(static_cast<detail::HeldReplica<Inner>&&>(inner)), options_(options) {
+    (void)options_.grad_steps(0);
+    if (options_.num_partitions != 1)
+      throw InvalidArgument(
+          detail::text("num_partitions: only Local<GradientAggregation<...>> splits over threads, got ",
+                       options_.num_partitions));
+    window_.global_step = inner_.global_step();
+    inner_.staging().clear();
+  }
+
+  int index() const { return inner_.index(); }
+  /// Updates, or what the variant of the window counts.
+  std::int64_t global_step() const { return historical() ? window_.global_step : inner_.global_step(); }
+  /// Micro-batches handed over so far: the key for the next one.
+  std::int64_t sequence() const { return micro_batches_; }
+  const Variables<T, G>& variables() const { return inner_.variables(); }
+  /// The inner slots, then "grad_accum".
+  std::vector<std::string> slot_names() const {
+    std::vector<std::string> names = inner_.slot_names();
+    names.emplace_back(k_grad_accum);
+    return names;
+  }
+  typename Inner::Replica& inner() { return inner_; }
+  const protocol::Window& window() const { return window_; }
+  std::int64_t pending() const { return window_.pending; }
+  /// Changes k, also of the open window: it closes when it has at least that many.
+  void set_grad_steps(WindowLength length) {
+    (void)length(window_.updates);
+    options_.grad_steps = std::move(length);
+  }
+
+  /// Adds this step's gradients to the window; the k-th hands the window to the inner optimizer and returns
+  /// its result.
+  /// @throws NoGradients, InvalidArgument, and what the inner optimizer throws.
+  StepResult apply_gradients(const ApplyOptions& options = {}) {
+    detail::expect_weight(options.weight);
+    Contribution<G>& staged = staging();
+    if (staged.is_empty()) throw NoGradients("apply_gradients: no variable has a gradient in this step");
+    const std::int64_t k = options_.grad_steps(window_.updates);
+    ++micro_batches_;
+    if (options_.non_finite != NonFinite::propagate && !all_finite(staged)) {
+      staged.clear();
+      return {.status = Status::skipped,
+              .global_step = global_step(),
+              .computed_at = inner_.global_step(),
+              .culprit = index()};
+    }
+    staged.header().unit = staged.header().total = options.weight;
+    staged.header().merged = 1;
+    take_in(staged);
+    if (options.flush || window_.closes(options_.variant, k)) return hand_over(options, k);
+    window_.advance(options_.variant, k, false);
+    return {.status = Status::accumulated,
+            .global_step = global_step(),
+            .contributions = static_cast<int>(window_.pending),
+            .computed_at = inner_.global_step()};
+  }
+
+  /// Hands the open window over as it is, with what was really added as divisor. Does nothing if it is empty.
+  StepResult flush(const ApplyOptions& options = {}) {
+    if (window_.pending == 0) return {.status = Status::accumulated, .global_step = global_step()};
+    return hand_over(options, options_.grad_steps(window_.updates));
+  }
+
+  // For GradientAccess.
+  const T* values() const { return inner_.values(); }
+  Contribution<G>& staging() {
+    if (!k_widens && window_.pending == 0) return inner_.staging();
+    return own(scratch_);
+  }
+  const T* slot_data(std::string_view name, std::uint32_t id) {
+    if (name != k_grad_accum) return inner_.slot_data(name, id);
+    Contribution<T>& sum = accumulator();
+    sum.zero_absent(id);
+    return sum.data();
+  }
+  const T* slot_data(std::string_view name, std::uint32_t id) const {
+    return const_cast<AggregatingReplica*>(this)->slot_data(
+        name, id);  // fills unused memory with zeros, changes no value
+  }
+
+ private:
+  static constexpr bool k_widens = !std::same_as<T, G>;
+
+  bool historical() const { return protocol::Window::divides_by_k(options_.variant); }
+
+  /// Memory that is made when it is first needed, so k = 1 needs none.
+  template <class S>
+  Contribution<S>& own(std::unique_ptr<detail::OwnContribution<S>>& memory) {
+    if (!memory) memory = std::make_unique<detail::OwnContribution<S>>(variables().layout());
+    return memory->get();
+  }
+  Contribution<T>& accumulator() {
+    if constexpr (k_widens)
+      return own(wide_);
+    else
+      return inner_.staging();
+  }
+
+  void take_in(Contribution<G>& staged) {
+    if constexpr (k_widens) {
+      Contribution<T>& sum = own(wide_);
+      detail::add_wide<T, G>(sum, staged, window_.pending == 0, sources_);
+      staged.clear();
+    } else {
+      Contribution<G>& sum = inner_.staging();
+      if (&staged == &sum) return;
+      detail::merge<T, G>(sum, staged, sum, sources_);
+      staged.clear();
+    }
+  }
+
+  /// One boundary, one normalisation: says in the header what the inner optimizer divides by.
+  StepResult hand_over(const ApplyOptions& options, std::int64_t k) {
+    Contribution<G>& to = inner_.staging();
+    double unit = accumulator().header().unit, total = accumulator().header().total;
+    if (historical()) {
+      unit = 1 / static_cast<double>(k);
+      total = 1;
+    } else if (options_.reduction == Reduction::sum) {
+      total = 1;
+    } else if (inner_.reduction() == Reduction::sum) {
+      unit /= total;
+      total = 1;
+    }
+    if constexpr (k_widens) {
+      detail::narrow<T, G>(own(wide_), to, unit / total);
+      own(wide_).clear();
+      unit = total;
+    }
+    to.header().unit = unit;
+    to.header().total = total;
+    window_.advance(options_.variant, k, true);
+    ApplyOptions inner_options = options;
+    inner_options.flush = false;
+    return inner_.apply_merged(inner_options);
+  }
+
+  detail::HeldReplica<Inner> inner_;
+  AggregationOptions options_;
+  protocol::Window window_;
+  std::unique_ptr<detail::OwnContribution<G>> scratch_;
+  std::unique_ptr<detail::OwnContribution<T>> wide_;  // only for 16-bit gradients
+  Contributors<T, G> sources_;
+  std::int64_t micro_batches_ = 0;
+};
+
+/// Gradient aggregation around a trainer: each replica averages its own k micro-batches, then the trainer
+/// sees one gradient of it. Around `SyncReplicas` this exchanges once per window: the nesting to recommend.
+/// @tparam Inner models lockstep::Trainer.
+template <class Inner>
+requires Trainer<Inner>
+struct GradientAggregation<Inner> {
+  Inner inner;
+  AggregationOptions options;
+
+  using Replica = AggregatingReplica<Inner>;
+
+  /// The inner trainer's `join`, with a window of its own. For `Local`: the window ends with the returned
+  /// object.
+  template <class... Arguments>
+  Replica join(Arguments&&... arguments) {
+    if constexpr (std::same_as<Inner, typename Inner::Replica>)
+      return Replica(static_cast<Inner&>(inner), options);
+    else
+      return Replica(inner.join(std::forward<Arguments>(arguments)...), options);
+  }
+
+  /// Runs `loop(replica)` for each replica of this process, as the inner trainer does.
+  template <class F, class... Arguments>
+  void run(F&& loop, Arguments&&... arguments) {
+    inner.run(
+        [&](auto& replica) {
+          if constexpr (std::same_as<Inner, typename Inner::Replica>) {
+            Replica aggregating(replica, options);
+            loop(aggregating);
+          } else {
+            Replica aggregating(std::move(replica), options);
+            loop(aggregating);
+          }
+        },
+        std::forward<Arguments>(arguments)...);
+  }
+
+  std::int64_t global_step() const { return inner.global_step(); }
+  decltype(auto) variables() const { return inner.variables(); }
+  std::vector<std::string> slot_names() const {
+    std::vector<std::string> names = inner.slot_names();
+    names.emplace_back(k_grad_accum);
+    return names;
+  }
+  template <class M>
+  auto slot(std::string_view name, const M& handle) const {
+    return inner.slot(name, handle);
+  }
+};
+
+template <class Inner>
+GradientAggregation(Inner, AggregationOptions) -> GradientAggregation<Inner>;
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Everything of the library except the opt-in headers (tensor/xtensor.hpp, compat/tensorflow.hpp).
+#pragma once
+
+#include <lockstep/concepts.hpp>
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradient_aggregation.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/optimizers/local.hpp>
+#include <lockstep/optimizers/optimizers.hpp>
+#include <lockstep/sync_replicas.hpp>
+#include <lockstep/transport/in_process.hpp>

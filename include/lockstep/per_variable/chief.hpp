@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// The chief of `VariableReplicas` with Driver::chief: takes from all accumulators, applies, gives out
+/// tokens.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/per_variable/engine.hpp>
+
+#include <chrono>
+#include <stop_token>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Carries out updates, on whatever thread calls it. There is one at a time. Destroying it withdraws its
+/// requests; aggregates that it has taken and not applied are lost, as when a chief dies.
+/// @par Thread safety One thread at a time.
+/// @par Source TensorFlow's chief queue runner of SyncReplicasOptimizer.
+template <class R, class Net, class T>
+class VariableChief {
+  using Engine = detail::VariableEngine<R, Net, T>;
+
+ public:
+  /// Used by `VariableReplicas::chief`.
+  explicit VariableChief(Engine& engine) : engine_(engine), takes_(engine.accumulators()) {
+    if (engine.cooperative())
+      throw UsageError("chief: the replicas write updates themselves; ask for Driver::chief");
+    if (!engine.membership().claim_chief()) throw UsageError("chief: there is one already");
+  }
+  ~VariableChief() { engine_.membership().release_chief(); }
+  VariableChief(const VariableChief&) = delete;
+  VariableChief& operator=(const VariableChief&) = delete;
+
+  /// Gets in line at every accumulator for R gradients, without waiting; nothing where a request stands
+  /// already.
+  /// @return `taken()`.
+  std::vector<bool> take_begin() {
+    takes_.begin(engine_.options().replicas_to_aggregate);
+    return taken();
+  }
+
+  /// By variable number: whether the aggregate has been taken.
+  std::vector<bool> taken() const {
+    std::vector<bool> result;
+    for (const VariableInfo& info : engine_.layout().infos()) result.push_back(takes_.is_served(info.id));
+    return result;
+  }
+
+  /// Waits until all requests are served; then updates the variables, counts the step and gives out max(R, N)
+  /// tokens.
+  /// @throws TimeoutError, Cancelled: what was asked for and taken so far is kept, call again.
+  /// @throws OutOfRange after `close()`; PeerFailed; UsageError before `take_begin()`.
+  /// @throws what a schedule throws; the trainer then has failed.
+  VariableUpdate finish(std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
+    if (!takes_.is_begun()) throw UsageError("finish: call take_begin() first");
+    takes_.begin(engine_.options().replicas_to_aggregate);  // those that a stop has withdrawn
+    wait(timeout.count() > 0 ? timeout : engine_.options().deadline, stop);
+    try {
+      return engine_.update(takes_, [] {});
+    } catch (const std::exception& error) {
+      engine_.membership().fail(0, error.what());
+      throw;
+    }
+  }
+
+  /// `take_begin()` and `finish()`.
+  VariableUpdate step(std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
+    take_begin();
+    return finish(timeout, stop);
+  }
+
+  /// Leaves all lines. Aggregates that were taken are lost.
+  void abort() { takes_.abort(); }
+
+  /// Updates until a stop is requested or training ends, however long it takes.
+  /// @throws PeerFailed, and what a schedule throws.
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      try {
+        (void)step({}, stop);
+      } catch (const TimeoutError&) {
+        continue;  // its requests still stand
+      } catch (const Cancelled&) {
+        return;
+      } catch (const OutOfRange&) {
+        return;
+      }
+    }
+  }
+
+ private:
+  void wait(std::chrono::milliseconds timeout, const std::stop_token& stop) {
+    auto& membership = engine_.membership();
+    const detail::EitherStop either(stop, membership.end_of_chiefs());
+    try {
+      takes_.collect(Deadline(timeout), either.token());
+    } catch (const Cancelled&) {
+      membership.expect_healthy(0);
+      if (stop.stop_requested()) throw;
+      throw OutOfRange("chief: training has ended");
+    } catch (const TimeoutError&) {
+      throw engine_.timed_out(detail::text("chief: waited ", timeout.count(), " ms"));
+    }
+  }
+
+  Engine& engine_;
+  typename Engine::Takes takes_;
+};
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// One replica of `VariableReplicas`: gives gradients to the accumulators, then waits for a token.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradient_aggregation.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/optimizers/gradient_access.hpp>
+#include <lockstep/optimizers/step_result.hpp>
+#include <lockstep/per_variable/engine.hpp>
+#include <lockstep/per_variable/rows_in_turn.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// A seat at a `VariableReplicas` trainer, made by its `join()`. Leaves when it is destroyed; when an
+/// exception destroys it, the others get `PeerFailed`. It sees a copy of the variables, made whenever it may
+/// go on, since an update of one variable may come about while it computes.
+/// @par Thread safety One thread at a time; different replicas on different threads.
+template <class R, class Net, class T>
+class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> {
+  using Engine = detail::VariableEngine<R, Net, T>;
+
+ public:
+  /// Used by `VariableReplicas::join`.
+  VariableReplica(Engine& engine, int place, std::stop_token stop)
+      : engine_(&engine),
+        place_(engine.membership().join(place)),
+        stop_(std::move(stop)),
+        unwinding_(std::uncaught_exceptions()),
+        staged_(std::make_unique<detail::OwnContribution<T>>(engine.layout())) {
+    engine.init_worker(place_);
+    step_ = engine.read(snapshot_);
+  }
+
+  VariableReplica(VariableReplica&& other) noexcept
+      : engine_(std::exchange(other.engine_, nullptr)),
+        place_(other.place_),
+        stop_(std::move(other.stop_)),
+        unwinding_(other.unwinding_),
+        staged_(std::move(other.staged_)),
+        snapshot_(std::move(other.snapshot_)),
+        pushed_(std::move(other.pushed_)),
+        pending_(other.pending_),
+        computed_at_(other.computed_at_),
+        step_(other.step_),
+        sequence_(other.sequence_) {}
+  VariableReplica& operator=(VariableReplica&&) = delete;
+
+  ~VariableReplica() {
+    if (!engine_) return;
+    if (std::uncaught_exceptions() > unwinding_)
+      engine_->membership().fail(place_, "an exception ended its loop");
+    else
+      depart();
+  }
+
+  // ---- where it is
+
+  int index() const { return place_; }
+  /// Global step of the variables that this replica sees.
+  std::int64_t global_step() const { return step_; }
+  /// The value of its last token: the label of its next gradients.
+  std::int64_t local_step() const { return engine().membership().local_step(place_); }
+  /// Gradients handed over so far: the key for the next batch.
+  std::int64_t sequence() const { return sequence_; }
+  const Variables<T>& variables() const { return engine().variables(); }
+  std::vector<std::string> slot_names() const { return engine().updater().slot_names(); }
+  /// What became of each variable's gradient in the last step, by variable number.
+  std::span<const Pushed> pushed() const { return pushed_; }
+
+  // ---- the step
+
+  /// Gives each gradient of this step to its variable's accumulator, then waits for a token.
+  /// The status is `stale` if every accumulator dropped its gradient, `accepted` if at least one took it,
+  /// `stopped` if training has ended. `round_open`: no update has come since, as with tokens at the start.
+  /// @throws NoGradients, InvalidArgument, UsageError for a gradient of another kind than declared (nothing
+  /// has happened then); TimeoutError with what is missing (the gradients stand: `resume()`); PeerFailed;
+  /// Cancelled.
+  StepResult apply_gradients(const ApplyOptions& options = {}) {
+    detail::expect_weight(options.weight);
+    if (options.weight != 1)
+      throw InvalidArgument(detail::text("weight: an accumulator counts gradients, so each weighs 1, got ",
+                                         options.weight, "; SyncReplicas has weights"));
+    if (staging().is_empty())
+      throw NoGradients(
+          detail::text("apply_gradients: replica ", place_, " has no gradient for any variable"));
+    return contribute(1, options);
+  }
+
+  /// For a wrapper that has merged several gradients: their mean is handed over and counts as one.
+  StepResult apply_merged(const ApplyOptions& options) {
+    const ContributionHeader& header = staging().header();
+    return contribute(header.unit / header.total, options);
+  }
+
+  /// Waits on after a TimeoutError or Cancelled.
+  StepResult resume(const ApplyOptions& options = {}) {
+    if (!pending_) throw UsageError(detail::text("resume: replica ", place_, " does not wait for a token"));
+    return wait_for_token(options);
+  }
+
+  /// No more data. What its gradients have reached stays there. All views end.
+  void leave() {
+    if (!engine_) return;
+    depart();
+    engine_ = nullptr;
+  }
+
+  // ---- for GradientAccess and wrappers
+
+  const T* values() const { return snapshot_.data(); }
+  Contribution<T>& staging() {
+    if (pending_)
+      throw UsageError(
+          detail::text("gradient: replica ", place_, " still waits for a token; call resume() first"));
+    return staged_->get();
+  }
+  const T* slot_data(std::string_view name, std::uint32_t) const { return engine().updater().slot(name); }
+  Reduction reduction() const { return engine().options().reduction; }
+
+ private:
+  Engine& engine() const {
+    if (!engine_) throw UsageError(detail::text("replica ", place_, " has left"));
+    return *engine_;
+  }
+
+  void depart() {
+    engine_->membership().leave(place_);
+    if (engine_->options().departure == Departure::stop) engine_->close();
+    if (engine_->options().departure == Departure::fail) engine_->membership().fail(place_, "it has left");
+  }
+
+  StepResult contribute(double scale, const ApplyOptions& options) {
+    if (options.timeout.count() < 0)
+      throw InvalidArgument(detail::text("timeout: must be positive, got ", options.timeout.count(), " ms"));
+    Contribution<T>& staged = staging();
+    pushed_ = push(staged, static_cast<T>(scale));
+    computed_at_ = local_step();
+    staged.clear();
+    ++sequence_;
+    pending_ = true;
+    return wait_for_token(options);
+  }
+
+  std::vector<Pushed> push(Contribution<T>& staged, T scale) {
+    std::vector<NamedGradient<T>> gradients;
+    std::vector<std::vector<Index>> indices(staged.layout().count());
+    std::vector<std::vector<T>> rows(staged.layout().count());
+    for (const VariableInfo& info : staged.layout().infos()) {
+      T* data = staged.data() + info.offset;
+      if (staged.presence(info.id) == Presence::dense) {
+        const std::span<T> elements(data, static_cast<std::size_t>(info.size));
+        if (scale != T(1)) detail::as_array(elements) *= scale;
+        gradients.push_back({info.name, TensorView<const T>(elements, info.shape)});
+      } else if (staged.presence(info.id) == Presence::rows) {
+        const Index width = info.row_size();
+        auto& values = rows[info.id];
+        detail::for_each_row(staged.rows(info.id), [&](Index row) {
+          indices[info.id].push_back(row);
+          values.insert(values.end(), data + row * width, data + (row + 1) * width);
+        });
+        if (scale != T(1)) detail::as_array(std::span<T>(values)) *= scale;
+        Shape shape{static_cast<Index>(indices[info.id].size())};
+        if (info.rank() > 1) shape.insert(shape.end(), info.shape.begin() + 1, info.shape.end());
+        gradients.push_back(
+            {info.name, SparseGradient<T>{.indices = indices[info.id], .values = {values, shape}}});
+      }
+    }
+    return engine().push(place_, gradients);
+  }
+
+  StepResult wait_for_token(const ApplyOptions& options) {
+    const auto timeout = options.timeout.count() > 0 ? options.timeout : engine().options().deadline;
+    try {
+      (void)engine().token(place_, timeout, stop_);
+    } catch (const OutOfRange&) {
+      pending_ = false;
+      return {.status = Status::stopped, .global_step = step_, .computed_at = computed_at_};
+    }
+    pending_ = false;
+    step_ = engine().read(snapshot_);
+    const auto count = [&](Pushed what) { return std::count(pushed_.begin(), pushed_.end(), what); };
+    const bool used = count(Pushed::accepted) > 0 || count(Pushed::dropped) == 0;
+    const bool open = used && step_ == computed_at_;
+    return {.status = used ? Status::accepted : Status::stale,
+            .global_step = step_,
+            .contributions = used && !open ? engine().options().replicas_to_aggregate : 0,
+            .round_open = open,
+            .computed_at = computed_at_};
+  }
+
+  Engine* engine_;
+  int place_;
+  std::stop_token stop_;
+  int unwinding_;
+  std::unique_ptr<detail::OwnContribution<T>> staged_;  // this step's gradients
+  std::vector<T> snapshot_;                             // the variables, as they were when it could go on
+  std::vector<Pushed> pushed_;                          // by variable number, in the last step
+  bool pending_ = false;                                // gradients are pushed, no token yet
+  std::int64_t computed_at_ = 0;
+  std::int64_t step_ = 0;
+  std::int64_t sequence_ = 0;
+};
+
+LOCKSTEP_NAMESPACE_END

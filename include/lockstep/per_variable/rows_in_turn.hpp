@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// What a rule does to a row that occurs more than once in one row-sparse gradient.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/mean.hpp>
+#include <lockstep/optimizers/float_environment.hpp>
+#include <lockstep/optimizers/fused_update.hpp>
+#include <lockstep/optimizers/moving_average.hpp>
+#include <lockstep/optimizers/rule.hpp>
+#include <lockstep/optimizers/sgd.hpp>
+
+#include <Eigen/Core>
+
+#include <array>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Rules that apply equal rows one after the other: `value` is true and `inner(rule)` is the part of the rule
+/// that does so, which has no slots. All other rules get the sum of equal rows, because they are not linear
+/// in the gradient.
+/// @par Source TensorFlow `Optimizer._apply_sparse_duplicate_indices`, which only GradientDescentOptimizer
+/// overrides.
+template <class R>
+struct AppliesRowsInTurn {
+  static constexpr bool value = false;
+};
+template <>
+struct AppliesRowsInTurn<Sgd> {
+  static constexpr bool value = true;
+  static const Sgd& inner(const Sgd& rule) { return rule; }
+};
+template <class R>
+struct AppliesRowsInTurn<MovingAverage<R>> : AppliesRowsInTurn<R> {
+  static decltype(auto) inner(const MovingAverage<R>& rule) requires(AppliesRowsInTurn<R>::value) {
+    return AppliesRowsInTurn<R>::inner(rule.rule);
+  }
+};
+
+namespace detail {
+
+/// Puts the rows of a sparse aggregate into a contribution. A row that is there already is summed, or, for a
+/// rule that applies rows in turn, is applied to `values` at once, so that the last one of equal rows remains
+/// to be applied.
+/// @param info   the update that the rows belong to.
+/// @pre every index is a row of the variable, and `rows` has one slice per index.
+template <class Rule, class T>
+void load_rows(const Rule& rule, const StepInfo& info, const VariableInfo& variable,
+               const SparseTensor<T>& rows, T* values, Contribution<T>& to) {
+  using Slice = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
+  const FloatEnvironment same_everywhere;
+  to.mark_rows(variable.id);
+  RowSet members = to.rows(variable.id);
+  const Index width = variable.row_size();
+  const T* from = rows.values.elements.data();
+  for (const Index row : rows.indices) {
+    const Index at = variable.offset + row * width;
+    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> target(to.data() + at, width);
+    const Slice slice(from, width);
+    from += width;
+    if (members.insert(row)) {
+      target = slice;
+    } else if constexpr (AppliesRowsInTurn<Rule>::value) {
+      const auto& inner = AppliesRowsInTurn<Rule>::inner(rule);
+      static_assert(slot_count_v<std::remove_cvref_t<decltype(inner)>> == 0);
+      Sources<T, T> earlier;
+      earlier.add(to.data(), T(1));
+      update_elements(inner, prepare_step(inner, info), values, std::array<T*, 0>{}, earlier, at, width);
+      target = slice;
+    } else {
+      target += slice;
+    }
+  }
+}
+
+/// Calls `visit(row)` for the members of a row set, in ascending order.
+template <class F>
+void for_each_row(const RowSet& rows, F&& visit) {
+  for (Index group = 0; group * 4096 < rows.rows(); ++group)
+    RowSet::for_each_bit(rows.summary(group), [&](Index in_group) {
+      const Index word = group * 64 + in_group;
+      RowSet::for_each_bit(rows.word(word), [&](Index bit) { visit(word * 64 + bit); });
+    });
+}
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

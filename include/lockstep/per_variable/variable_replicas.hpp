@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// VariableReplicas: synchronous replicas that aggregate each variable on its own, as TensorFlow does.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/per_variable/chief.hpp>
+#include <lockstep/per_variable/engine.hpp>
+#include <lockstep/per_variable/gradient.hpp>
+#include <lockstep/per_variable/options.hpp>
+#include <lockstep/per_variable/replica.hpp>
+#include <lockstep/sync/replica_threads.hpp>
+#include <lockstep/transport/in_process.hpp>
+#include <lockstep/transport/transport.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Makes many replicas train as one, at the granularity of a variable: every variable has an accumulator of
+/// its own, which refuses stale gradients, averages R of them and does not care which replicas they come
+/// from. Tokens let replicas go on after an update. `SyncReplicas` does the same at the granularity of a
+/// step: one set of replicas per update, without accumulators, and faster. Use this class where results must
+/// be those of TensorFlow, or where replicas give gradients for different variables.
+///
+/// One update, by whoever drives: take the mean of R gradients of every variable; apply the wrapped rule to
+/// each; global step + 1; max(R, N) tokens with the new step. A variable without gradient
+/// (`GradientKind::none`, or frozen by `PerVariable`) is left alone. The mean of rows is over those gradients
+/// that have the row.
+/// @tparam R a rule, or `PerVariable` of one. An aggregation goes around the trainer:
+/// `GradientAggregation{...}`.
+/// @tparam Net models lockstep::Transport. Gradients, variables and results live in the memory of this
+/// process.
+/// @par Thread safety All members may be called from any thread; a replica or chief belongs to one thread.
+/// @par Determinism With Driver::cooperative each mean is over exactly R gradients. They are added in order
+/// of arrival, so rounding depends on it.
+/// @par Source TensorFlow SyncReplicasOptimizer; differences: docs/coming-from-tensorflow.md.
+/// @code{.cpp}
+/// lockstep::VariableReplicas trainer{lockstep::Adam{}, variables,
+///                                    lockstep::VariableOptions{.replicas_to_aggregate = 4, .sparse =
+///                                    {"embedding"}}};
+/// trainer.run([&](auto& replica) {
+///   for (int step = 0; step < 100; ++step) {
+///     replica.set_gradient(weights, gradient_of(replica.value(weights)));
+///     replica.set_rows(embedding, ids, row_gradients);
+///     replica.apply_gradients();
+///   }
+/// });
+/// @endcode
+template <class R, Transport Net = InProcess, class T = float>
+requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableReplicas {
+ public:
+  using Replica = VariableReplica<R, Net, T>;
+  using Chief = VariableChief<R, Net, T>;
+
+  /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
+  VariableReplicas(R recipe, Variables<T>& variables, const VariableOptions& options, const Net& net = {})
+      : engine_(std::make_unique<Engine>(recipe, net, variables, options)) {}
+
+  // ---- replicas
+
+  /// Takes the lowest free replica number. Its local step becomes the global step.
+  /// @throws UsageError if all N have joined, or a chief is to drive and `init_chief` was never called.
+  Replica join(std::stop_token stop = {}) { return seat(-1, std::move(stop)); }
+  /// Takes a certain replica number: at the start, or in place of one that has left. Accumulators do not know
+  /// who contributes, so a replacement just goes on. @throws InvalidArgument if there is no such number;
+  /// UsageError.
+  Replica join(int place, std::stop_token stop = {}) {
+    if (place < 0 || place >= replicas())
+      throw InvalidArgument(detail::text("join: replica numbers are 0 to ", replicas() - 1, ", got ", place));
+    return seat(place, std::move(stop));
+  }
+
+  /// Runs `loop(replica)` on one thread per replica and returns when all have ended. No thread outlives the
+  /// call. With Driver::chief another thread of the program drives.
+  /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
+  template <class F>
+  void run(F&& loop, std::stop_token stop = {}) {
+    start_over();
+    detail::run_replica_threads(replicas(), [&](int place) {
+      Replica replica = join(place, stop);
+      loop(replica);
+    });
+  }
+
+  /// Forgets who has joined, left or failed, and that training has ended. Variables, slots and the global
+  /// step stay, and so do accumulators and tokens, as in TensorFlow when workers restart.
+  /// @throws UsageError while a replica is active.
+  void start_over() { engine_->start_over(); }
+
+  /// Ends training: replicas use up the tokens that are there and then get `Status::stopped`; chiefs end.
+  void close() { engine_->close(); }
+
+  // ---- the chief
+
+  /// With Driver::chief: the object that carries out updates. @throws UsageError if there is one, or
+  /// Driver::cooperative.
+  Chief chief() { return Chief(*engine_); }
+  /// Start of a chief, also of a restarted one: every accumulator's step and the local step of replica 0
+  /// become the global step, and tokens with it are added. Aggregates of an earlier chief are lost, counts
+  /// stay.
+  /// @param num_tokens as in TensorFlow: -1 means R; 0 is lock-step from the first update, if N >= R.
+  /// @throws InvalidArgument if num_tokens < R - N.
+  ChiefInit init_chief(Index num_tokens) { return engine_->init_chief(num_tokens); }
+  /// The same with `VariableOptions::init_tokens`.
+  ChiefInit init_chief() {
+    const VariableOptions& options = engine_->options();
+    return init_chief(options.init_tokens < 0 ? options.lockstep_tokens() : options.init_tokens);
+  }
+  /// Start of a replica: its local step becomes the global step. `join` does it. @return that step.
+  std::int64_t init_worker(int place) { return engine_->init_worker(place); }
+
+  // ---- the parts of a step, for programs with a loop of their own
+
+  /// Gives gradients to the accumulators, labelled with the local step of replica `place`. All are checked
+  /// before the first one is added. With Driver::cooperative it carries out an update that becomes due.
+  /// @return by variable number, what became of its gradient.
+  /// @throws UnknownVariable, ShapeMismatch, InvalidArgument for a row out of range, UsageError for another
+  /// kind of gradient than declared: nothing has happened then. PeerFailed.
+  std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients) {
+    return engine_->push(place, gradients);
+  }
+  /// Waits for a token, which becomes the local step of replica `place`.
+  /// @throws TimeoutError, Cancelled: no token is used up; OutOfRange after `close()`; PeerFailed.
+  Index token(int place, std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
+    return engine_->token(place, timeout.count() > 0 ? timeout : engine_->options().deadline, stop);
+  }
+
+  // ---- what can be looked at
+
+  int replicas() const { return engine_->options().replicas(); }
+  const VariableOptions& options() const { return engine_->options(); }
+  std::int64_t global_step() const { return engine_->global_step(); }
+  /// Changes the counter alone, as a restore of it does; then call `init_chief`.
+  void set_global_step(std::int64_t step) { engine_->set_global_step(step); }
+  std::int64_t local_step(int place) const { return engine_->membership().local_step(place); }
+  void set_local_step(int place, std::int64_t step) { engine_->membership().set_local_step(place, step); }
+  /// Tokens in the queue, the next one first.
+  std::vector<Index> tokens() const { return engine_->tokens(); }
+  /// Whether the variable of this number has an accumulator, and of which kind.
+  GradientKind kind(std::uint32_t id) const { return engine_->accumulators()[id].kind(); }
+  /// Gradients in the accumulator of a variable. @throws UsageError if it has none.
+  Index num_accumulated(std::uint32_t id) const { return engine_->accumulator(id).num_accumulated(); }
+  /// Step of the accumulator of a variable: gradients with a lower local step are dropped.
+  Index accumulator_step(std::uint32_t id) const { return engine_->accumulator(id).step(); }
+
+  // ---- the wrapped optimizer
+
+  const Variables<T>& variables() const { return engine_->variables(); }
+  std::vector<std::string> slot_names() const { return engine_->updater().slot_names(); }
+  /// Not while replicas are at work, unless inside `while_still`.
+  template <class M>
+  typename TensorTraits<M, T>::ConstView slot(std::string_view name, const Handle<M, T>& handle) const {
+    variables().check(handle);
+    return TensorTraits<M, T>::view(static_cast<const T*>(engine_->updater().slot(name)) + handle.offset,
+                                    handle.shape);
+  }
+  /// Calls `f()` while no update is written, so that it may read variables and slots.
+  template <class F>
+  decltype(auto) while_still(F&& f) const {
+    return engine_->while_still([&](const UpdaterState&) -> decltype(auto) { return std::forward<F>(f)(); });
+  }
+
+ private:
+  using Engine = detail::VariableEngine<R, Net, T>;
+
+  Replica seat(int place, std::stop_token stop) {
+    if (!engine_->is_initialised())
+      throw UsageError("join: with Driver::chief call init_chief() before the first replica joins");
+    return Replica(*engine_, place, std::move(stop));
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+template <class R, class T>
+VariableReplicas(R, Variables<T>&, VariableOptions) -> VariableReplicas<R, InProcess, T>;
+template <class R, class T, Transport Net>
+VariableReplicas(R, Variables<T>&, VariableOptions, Net) -> VariableReplicas<R, Net, T>;
+
+LOCKSTEP_NAMESPACE_END

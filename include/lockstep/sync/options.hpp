@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Options of synchronous replicas, and what can be read about each of them.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/runs.hpp>
+#include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/protocol/round.hpp>
+#include <lockstep/reduction.hpp>
+#include <lockstep/transport/wait.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Who writes the update once enough contributions are there.
+enum class Driver : std::uint8_t {
+  cooperative,  ///< the replicas that wait for it
+  chief,        ///< a thread of the program that calls `chief_step()`
+};
+
+/// What `value()` of a replica shows.
+enum class Reading : std::uint8_t {
+  automatic,  ///< in place where nobody can be outside a wait during an update (R >= N, no spare tokens),
+              ///< else a snapshot
+  in_place,  ///< the shared variables; with backup replicas a late one may see an update half written (and is
+             ///< stale then)
+  snapshot,  ///< a private copy, taken when the replica may go on
+};
+
+/// A committed update, as hooks see it. The variables are still until the hook returns.
+struct UpdateInfo {
+  std::int64_t global_step;  ///< after the update
+  int contributions;         ///< gradients in it
+};
+
+/// Calls into the program. An exception from a hook ends its replica, and with it the others.
+struct Hooks {
+  std::function<void(int replica)> begin = {};  ///< on the replica's thread, when it has joined
+  std::function<void(const UpdateInfo&)> after_update =
+      {};                                     ///< once per update, by the replica that completes it
+  std::function<void(int replica)> end = {};  ///< on the replica's thread, when its loop has ended
+};
+
+struct SyncOptions {
+  int replicas_to_aggregate = 1;  ///< R: contributions in one update
+  int total_num_replicas = 0;     ///< N: replicas that take part; 0 means as many as R
+  Reduction reduction = Reduction::mean;
+  Departure departure = Departure::redistribute;  ///< when a replica leaves or dies
+  Absent absent = Absent::zero;  ///< the mean of a variable or row that only some replicas have
+  NonFinite non_finite = NonFinite::propagate;
+  double clip_norm = 0;               ///< limit of the norm of the aggregated gradient; 0: none
+  double clip_contribution_norm = 0;  ///< limit of the norm of each contribution; 0: none
+  int init_tokens = -1;               ///< permits at the start; -1: as many as lock-step needs, max(0, R - N)
+  std::int64_t global_step = 0;       ///< where counting starts
+  std::chrono::milliseconds deadline = k_default_deadline;  ///< longest wait of one call
+  Driver driver = Driver::cooperative;
+  Reading reading = Reading::automatic;
+  Hooks hooks = {};
+
+  int replicas() const { return total_num_replicas == 0 ? replicas_to_aggregate : total_num_replicas; }
+
+  /// @throws InvalidArgument for a value without meaning, with the value.
+  void validate() const {
+    const auto expect = [](bool holds, auto&&... parts) {
+      if (!holds) throw InvalidArgument(detail::text(parts...));
+    };
+    expect(replicas_to_aggregate >= 1, "replicas_to_aggregate: must be at least 1, got ",
+           replicas_to_aggregate);
+    expect(total_num_replicas >= 0, "total_num_replicas: must be at least 1, or 0 for R, got ",
+           total_num_replicas);
+    expect(replicas() <= k_max_replicas, "total_num_replicas: at most ", k_max_replicas, ", got ",
+           replicas());
+    expect(init_tokens == -1 || init_tokens >= std::max(0, replicas_to_aggregate - replicas()),
+           "init_tokens: ", replicas_to_aggregate, " contributions of ", replicas(),
+           " replicas need at least ", std::max(0, replicas_to_aggregate - replicas()), ", got ",
+           init_tokens);
+    expect(clip_norm >= 0, "clip_norm: must not be negative, got ", clip_norm);
+    expect(clip_contribution_norm >= 0, "clip_contribution_norm: must not be negative, got ",
+           clip_contribution_norm);
+    expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
+    expect(global_step >= 0, "global_step: must not be negative, got ", global_step);
+  }
+};
+
+/// Counters of one replica number, over all who sat there.
+struct ReplicaStats {
+  std::int64_t accepted = 0, stale = 0, not_needed = 0, skipped = 0;
+  std::int64_t last_arrivals = 0;       ///< rounds that it was the last to complete
+  std::chrono::nanoseconds waiting{0};  ///< time in waits
+  std::uint32_t incarnation = 0;        ///< how many have joined at this number
+  std::int64_t local_step = 0;          ///< step of the variables it computes with
+};
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// SyncReplicas: many replicas train as one.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/sync/engine.hpp>
+#include <lockstep/sync/options.hpp>
+#include <lockstep/sync/replica.hpp>
+#include <lockstep/sync/replica_threads.hpp>
+#include <lockstep/transport/in_process.hpp>
+#include <lockstep/transport/transport.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// Makes many replicas train as one: averages R contributions and applies them in one update of the wrapped
+/// optimizer. The result has the same bits whatever the order of arrival and the number of threads:
+/// contributions are added in the order of replica numbers.
+/// @tparam R a rule, `PerVariable` of one, or `GradientAggregation` of these (then replicas exchange every
+/// micro-batch).
+/// @tparam Net models lockstep::Transport.
+/// @par Thread safety All members may be called from any thread; a replica belongs to one thread.
+/// @par Cost of a step with R contributions of P elements: each contribution is read once, variables and
+/// slots are read and written once; nothing else moves.
+/// @par Source TensorFlow SyncReplicasOptimizer; differences: docs/coming-from-tensorflow.md.
+template <class R, Transport Net = InProcess, class T = float, class G = T>
+requires Recipe<R, T>
+class SyncReplicas {
+ public:
+  using Replica = SyncReplica<R, Net, T, G>;
+
+  /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
+  SyncReplicas(R recipe, Variables<T, G>& variables, const SyncOptions& options, const Net& net = {})
+      : engine_(std::make_unique<Engine>(recipe, net, variables, options)) {}
+
+  /// Takes the lowest free replica number. @throws UsageError if all N have joined.
+  Replica join(std::stop_token stop = {}) {
+    const int place = engine_->session().exclusive([](detail::Control& control) {
+      for (int i = 0; i < control.round.total; ++i)
+        if (control.round.places[static_cast<std::size_t>(i)].seat == protocol::Seat::vacant) return i;
+      for (int i = 0; i < control.round.total; ++i)
+        if (control.round.can_join(i)) return i;
+      return -1;
+    });
+    if (place < 0) throw UsageError(detail::text("join: all ", replicas(), " replicas have joined already"));
+    return join(place, std::move(stop));
+  }
+  /// Takes a certain replica number: at the start, or in place of one that has left. A replacement sees the
+  /// current variables and waits for the next round if its place has contributed to this one.
+  /// @throws InvalidArgument if there is no such number; UsageError if somebody sits there.
+  Replica join(int place, std::stop_token stop = {}) {
+    if (place < 0 || place >= replicas())
+      throw InvalidArgument(detail::text("join: replica numbers are 0 to ", replicas() - 1, ", got ", place));
+    return Replica(*engine_, place, engine_->options().deadline, std::move(stop));
+  }
+
+  /// Runs `loop(replica)` on one thread per replica and returns when all have ended. No thread outlives the
+  /// call.
+  /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
+  template <class F>
+  void run(F&& loop, std::stop_token stop = {}) {
+    start_over();
+    detail::run_replica_threads(replicas(), [&](int place) {
+      Replica replica = join(place, stop);
+      loop(replica);
+    });
+  }
+
+  /// Forgets who has joined, left or failed, so that replicas may join anew. The variables, slots and
+  /// counters stay.
+  /// @throws UsageError while a replica is active.
+  void start_over() {
+    engine_->session().exclusive([&](detail::Control& control) {
+      if (const int active = control.round.active(); active > 0)
+        throw UsageError(detail::text("run: ", active, " replicas are still active"));
+      control.round.reset_membership();
+      control.planner = control.committer = -1;
+      control.flush = false;
+    });
+    engine_->forget_failure();
+  }
+
+  /// With `Driver::chief`: waits for the round to close and carries out its update.
+  /// @throws TimeoutError with the replicas that are missing.
+  std::int64_t chief_step(std::chrono::milliseconds timeout = {}, std::stop_token stop = {}) {
+    return detail::drive_one_round(*engine_, timeout.count() > 0 ? timeout : engine_->options().deadline,
+                                   stop);
+  }
+
+  /// N.
+  int replicas() const { return engine_->replicas(); }
+  std::int64_t global_step() const {
+    return engine_->session().exclusive(
+        [](detail::Control& control) { return control.updater.window.global_step; });
+  }
+  const SyncOptions& options() const { return engine_->options(); }
+
+  /// Counters of one replica number; cheap, at any time.
+  ReplicaStats stats(int place) const {
+    ReplicaStats stats = engine_->session().exclusive([&](detail::Control& control) {
+      const protocol::Place& p = control.round.places.at(static_cast<std::size_t>(place));
+      return ReplicaStats{.accepted = p.counters.accepted,
+                          .stale = p.counters.stale,
+                          .not_needed = p.counters.not_needed,
+                          .skipped = p.counters.skipped,
+                          .last_arrivals = p.counters.last_arrivals,
+                          .incarnation = p.incarnation,
+                          .local_step = p.local_step};
+    });
+    stats.waiting = std::chrono::nanoseconds(engine_->waiting(place).load(std::memory_order_relaxed));
+    return stats;
+  }
+
+  // ---- saving
+
+  /// Variables, slots, open window and counters of the last update, while replicas go on: an update waits for
+  /// the copy.
+  /// @throws TimeoutError if an update under way does not end within the deadline.
+  Snapshot<T> snapshot() const {
+    Snapshot<T> result;
+    detail::Worker<T, G> worker(0);
+    engine_->while_still(worker, [&] {
+      const UpdaterState state =
+          engine_->session().exclusive([](detail::Control& control) { return control.updater; });
+      result = engine_->updater().save(state);
+    });
+    return result;
+  }
+  /// Goes on from a snapshot, of any trainer with the same variables and rule. Starts a new generation: what
+  /// replicas have computed before gets `Status::old_generation`. No replica may be reading variables in
+  /// place meanwhile.
+  /// @throws LayoutMismatch if it is of other variables or another rule; nothing has changed then.
+  void restore(const Snapshot<T>& snapshot) {
+    detail::Worker<T, G> worker(0);
+    engine_->while_still(worker, [&] { engine_->restore(snapshot); });
+  }
+
+  // ---- the wrapped optimizer
+
+  const Variables<T, G>& variables() const { return engine_->variables(); }
+  std::vector<std::string> slot_names() const { return engine_->updater().slot_names(); }
+  /// Not while replicas are at work.
+  template <class M>
+  typename TensorTraits<M, T>::ConstView slot(std::string_view name, const Handle<M, T>& handle) const {
+    variables().check(handle);
+    return TensorTraits<M, T>::view(static_cast<const T*>(engine_->updater().slot(name)) + handle.offset,
+                                    handle.shape);
+  }
+
+ private:
+  using Engine = detail::RoundEngine<R, Net, T, G>;
+  std::unique_ptr<Engine> engine_;
+};
+
+template <class R, class T, class G>
+SyncReplicas(R, Variables<T, G>&, SyncOptions) -> SyncReplicas<R, InProcess, T, G>;
+template <class R, class T, class G, Transport Net>
+SyncReplicas(R, Variables<T, G>&, SyncOptions, Net) -> SyncReplicas<R, Net, T, G>;
+
+LOCKSTEP_NAMESPACE_END

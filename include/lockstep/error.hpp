@@ -98,6 +98,15 @@ constexpr const char* to_string(Missing::Why why) {
   return "?";
 }
 
+/// "replica 1 has not joined, replica 3 is alive but slow"
+inline std::string to_string(std::span<const Missing> missing) {
+  std::string text;
+  for (const Missing& one : missing)
+    text +=
+        (text.empty() ? "replica " : ", replica ") + std::to_string(one.replica) + ' ' + to_string(one.why);
+  return text;
+}
+
 /// A deadline passed. `missing()` lists exactly the replicas that the wait was for.
 struct TimeoutError : Error {
   TimeoutError(const std::string& text, std::vector<Missing> missing_replicas)

@@ -66,7 +66,7 @@ struct Net {
 #if defined(SECTION_wait)
     void wait(WaitWord&, std::uint32_t) {}
 #else
-    void wait(WaitWord&, std::uint32_t, Clock::time_point) {}
+    void wait(WaitWord&, std::uint32_t, Clock::time_point, int) {}
 #endif
 
 #if defined(SECTION_wake)

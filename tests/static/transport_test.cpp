@@ -22,7 +22,7 @@ struct MinimalSession {
   MinimalSession& operator=(const MinimalSession&) = delete;
   std::span<std::byte> memory() { return {}; }
   auto exclusive(auto&& f) { return f(state); }
-  void wait(WaitWord&, std::uint32_t, Clock::time_point) {}
+  void wait(WaitWord&, std::uint32_t, Clock::time_point, int) {}
   void wake(WaitWord&, int) {}
   bool alive(int) const { return true; }
   State state;

@@ -60,19 +60,22 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   /// @throws NoGradients if no variable has one; InvalidArgument for the weight or the value of a schedule.
   /// Nothing has changed then.
   StepResult apply_gradients(const ApplyOptions& options = {}) {
-    detail::expect_weight(options.weight);
+    detail::expect_options(options);
     Contribution<G>& staged = staging();
     if (staged.is_empty()) throw NoGradients("apply_gradients: no variable has a gradient in this step");
-    ++core_->sequence;
     if (policy() != NonFinite::propagate && !all_finite(staged)) {
       staged.clear();
+      ++core_->sequence;
+
       return {.status = Status::skipped,
               .global_step = global_step(),
               .computed_at = global_step(),
               .culprit = 0};
     }
     staged.header().unit = staged.header().total = options.weight;
-    return apply_merged(options);
+    const StepResult result = apply_merged(options);
+    ++core_->sequence;
+    return result;
   }
 
   /// For a wrapper that has merged several gradients into the contribution: its header is final already.

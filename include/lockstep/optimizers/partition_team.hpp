@@ -49,7 +49,7 @@ class PartitionTeam {
     while (left_.load(std::memory_order_acquire) > 0) {
       const std::uint32_t seen = done_.seen();
       if (left_.load(std::memory_order_acquire) > 0)
-        wait_for_change<Sharing::in_process>(done_, seen, Clock::time_point::max(), k_cores);
+        wait_for_change<Sharing::in_process>(done_, seen, Clock::time_point::max(), true);
     }
   }
 
@@ -57,8 +57,6 @@ class PartitionTeam {
   const std::vector<std::pair<Index, Index>>& ranges(std::size_t part) const { return ranges_[part]; }
 
  private:
-  static constexpr int k_cores = 2;  // worth a short spin: the parts are equal
-
   void split(const VariableInfo& info, int partitions) {
     const auto axis = protocol::sharded_axis(info.shape, partitions);
     if (!axis) {
@@ -82,7 +80,7 @@ class PartitionTeam {
     std::uint32_t seen = 0;  // the word before the first job
     for (;;) {
       while (start_.seen() == seen)
-        wait_for_change<Sharing::in_process>(start_, seen, Clock::time_point::max(), k_cores);
+        wait_for_change<Sharing::in_process>(start_, seen, Clock::time_point::max(), true);
       if (stop.stop_requested()) return;
       seen = start_.seen();
       work(part);

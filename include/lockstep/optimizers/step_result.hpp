@@ -66,6 +66,13 @@ inline void expect_weight(double weight) {
     throw InvalidArgument(text("apply_gradients: weight must be finite and positive, got ", weight));
 }
 
+/// @throws InvalidArgument for an option without meaning, with its value; also where nothing makes use of it.
+inline void expect_options(const ApplyOptions& options) {
+  expect_weight(options.weight);
+  if (options.timeout.count() < 0)
+    throw InvalidArgument(text("apply_gradients: timeout must not be negative, got ", options.timeout.count(), " ms"));
+}
+
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END

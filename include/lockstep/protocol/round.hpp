@@ -117,8 +117,8 @@ struct Round {
 
   /// An exception left its loop: nobody can complete a round any more.
   void fail(int place) {
-    vacate(place, Seat::dead);
     end(Ending::failed, place);
+    depart(place, Seat::dead);
   }
   void end(Ending why, int place) {
     if (ending != Ending::none) return;

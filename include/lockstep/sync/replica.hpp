@@ -50,12 +50,17 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       if (!control.round.can_join(place))
         throw UsageError(detail::text("join: replica ", place, " has joined already"));
       control.round.join(place);
-      staged_ = control.round.places[static_cast<std::size_t>(place)].published == 0 ? 1 : 0;
+      find_free_slot(control);
     });
     engine.announce();
     staging_slot().clear();
-    wait_until_admitted();
-    if (engine.options().hooks.begin) engine.options().hooks.begin(place);
+    try {
+      wait_until_admitted();
+      if (engine.options().hooks.begin) engine.options().hooks.begin(place);
+    } catch (const std::exception& error) {
+      engine.fail(place, error.what());
+      throw;
+    }
   }
 
   SyncReplica(SyncReplica&& other) noexcept
@@ -78,7 +83,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   SyncReplica& operator=(SyncReplica&&) = delete;
 
   ~SyncReplica() {
-    if (!engine_) return;
+    if (!engine_ || engine_->is_in_forked_child()) return;  // the seat is the parent's
     if (std::uncaught_exceptions() > unwinding_)
       engine_->fail(index(), "an exception ended its loop");
     else
@@ -104,9 +109,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   /// contribution stands: `resume()` or `withdraw()`); PeerFailed; Cancelled.
   StepResult apply_gradients(const ApplyOptions& options = {}) {
     expect_free("apply_gradients");
-    detail::expect_weight(options.weight);
-    if (options.timeout.count() < 0)
-      throw InvalidArgument(detail::text("timeout: must be positive, got ", options.timeout.count(), " ms"));
+    detail::expect_options(options);
     Contribution<G>& staged = staging_slot();
     if (staged.is_empty())
       throw NoGradients(detail::text("apply_gradients: replica ", index(),
@@ -132,12 +135,14 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   bool withdraw() {
     if (!pending_)
       throw UsageError(detail::text("withdraw: replica ", index(), " has no pending contribution"));
-    const bool taken = engine().session().exclusive(
-        [&](Control& control) { return control.round.id == round_ && control.round.withdraw(index()); });
+    const bool taken = engine().session().exclusive([&](Control& control) {
+      if (control.round.id != round_ || !control.round.withdraw(index())) return false;
+      find_free_slot(control);
+      sequence_ = control.round.places[static_cast<std::size_t>(index())].sequence;
+      return true;
+    });
     if (!taken) return false;
     pending_ = false;
-    --sequence_;
-    staged_ = 0;
     staging_slot().clear();
     return true;
   }
@@ -163,6 +168,10 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   Engine& engine() const {
     if (!engine_) throw UsageError(detail::text("replica ", worker_.place, " has left"));
     return *engine_;
+  }
+  /// The next contribution is written to the slot that the round does not hold.
+  void find_free_slot(const Control& control) {
+    staged_ = control.round.places[static_cast<std::size_t>(index())].published == 0 ? 1 : 0;
   }
   Contribution<G>& staging_slot() { return engine().contribution(index(), staged_); }
 
@@ -206,7 +215,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
     std::int64_t merged_in = -1;  // round whose published contribution has been merged into the staged one
     for (;;) {
-      bool must_merge = false, plans = false, open = false;
+      bool must_merge = false, plans = false, open = false, waits = false;
       auto verdict = protocol::Verdict::accepted;
       const std::uint32_t seen = engine().progress().seen();
       engine().session().exclusive([&](Control& control) {
@@ -228,6 +237,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
             cooperates() && round.phase == protocol::Phase::closed && engine().take_plan(control, worker_);
         open = round.phase == protocol::Phase::collecting &&
                (round.has_quota(index()) || round.take_token(index()));
+        waits = round.phase == protocol::Phase::collecting && round.ending == protocol::Ending::none;
       });
       if (must_merge) {
         Contribution<G>& earlier = engine().contribution(index(), 1 - staged_);
@@ -244,7 +254,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       if (plans) guarded([&] { engine().carry_out(worker_); });
       if (open) return round_is_open();
       pending_ = true;
-      return wait_for_outcome(options, seen);
+      return wait_for_outcome(options, waits ? std::optional(seen) : std::nullopt);
     }
   }
 
@@ -341,7 +351,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       if (!seen) {
         engine().session().exclusive([&](Control& control) {
           protocol::Round& round = control.round;
-          is_done = done(control) && (!reads_snapshot() || round.hold());
+          is_done = done(control) && (!reads_snapshot() || round.hold(index()));
           busy = round.phase == protocol::Phase::applying ||
                  (round.phase == protocol::Phase::closed && round.ending == protocol::Ending::none);
           ending = round.ending;
@@ -374,7 +384,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
         note_waiting();
         throw timed_out(timeout);
       }
-      engine().session().wait(engine().progress(), before, deadline->end());
+      engine().session().wait(engine().progress(), before, deadline->end(), engine().replicas());
     }
   }
 
@@ -410,12 +420,10 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     missing.erase(std::remove_if(missing.begin(), missing.end(),
                                  [&](const Missing& m) { return m.replica == index(); }),
                   missing.end());
-    std::string who;
-    for (const Missing& m : missing)
-      who += detail::text(who.empty() ? "" : ", ", "replica ", m.replica, " ", to_string(m.why));
-    return TimeoutError(detail::text("replica ", index(), " waited ", timeout.count(), " ms in step ", step_,
-                                     " for: ", who.empty() ? "the chief" : who),
-                        std::move(missing));
+    const std::string who = missing.empty() ? "the chief" : to_string(missing);
+    return TimeoutError(
+        detail::text("replica ", index(), " waited ", timeout.count(), " ms in step ", step_, " for: ", who),
+        std::move(missing));
   }
 
   void observe(const ApplyOptions& options) {
@@ -449,7 +457,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     const auto size = static_cast<std::size_t>(engine().updater().layout().size());
     snapshot_.resize(size);
     std::copy_n(engine().updater().values(), size, snapshot_.data());
-    engine().session().exclusive([](Control& control) { control.round.release(); });
+    engine().session().exclusive([&](Control& control) { control.round.release(index()); });
     engine().announce();
     if (cooperates()) guarded([&] { engine().advance(worker_); });
   }

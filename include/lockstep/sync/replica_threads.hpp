@@ -66,12 +66,10 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
     if (stop.stop_requested()) throw Cancelled("chief_step: cancelled");
     if (deadline.passed()) {
       std::vector<Missing> missing = engine.missing();
-      std::string who;
-      for (const Missing& m : missing)
-        who += text(who.empty() ? "" : ", ", "replica ", m.replica, " ", to_string(m.why));
+      const std::string who = to_string(missing);
       throw TimeoutError(text("chief_step: waited ", timeout.count(), " ms for: ", who), std::move(missing));
     }
-    engine.session().wait(engine.progress(), seen, deadline.end());
+    engine.session().wait(engine.progress(), seen, deadline.end(), engine.replicas());
   }
 }
 

@@ -45,7 +45,7 @@ struct explain_transport {
       "return what f returns; see docs/concepts.md#transport");
   static_assert(
       k_no_session || WaitsOnWords<Net>,
-      "[lockstep.transport.wait] 'session.wait(WaitWord&, std::uint32_t seen, Clock::time_point)' and "
+      "[lockstep.transport.wait] 'session.wait(WaitWord&, std::uint32_t seen, Clock::time_point, int)' and "
       "'session.wake(WaitWord&, int count)' must exist and return void; see docs/concepts.md#transport");
   static_assert(k_no_session || KnowsLiveness<Net>,
                 "[lockstep.transport.alive] 'session.alive(int replica)' must return bool: false once the "

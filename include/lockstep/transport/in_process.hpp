@@ -29,8 +29,9 @@ struct InProcess {
       return std::forward<F>(transition)(state_);
     }
 
-    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline) {
-      wait_for_change<Sharing::in_process>(word, seen, deadline, cores_);
+    /// @param participants replicas that wait for each other here: no spinning if they outnumber the cores.
+    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants = 2) {
+      wait_for_change<Sharing::in_process>(word, seen, deadline, participants <= cores_);
     }
     void wake(WaitWord& word, int count = INT_MAX) { lockstep::wake<Sharing::in_process>(word, count); }
 

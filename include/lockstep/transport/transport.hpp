@@ -49,11 +49,11 @@ concept ExcludesOthers = requires(detail::probe_session_t<Net>& session) {
     } -> std::same_as<std::int64_t>;
 };
 
-/// `session.wait(word, seen, until)` returns when the word changed, after a slice, or at the deadline; `wake`
-/// ends waits.
+/// `session.wait(word, seen, until, participants)` returns when the word changed, after a slice, or at the
+/// deadline; `wake` ends waits.
 template <class Net>
 concept WaitsOnWords = requires(detail::probe_session_t<Net>& session, WaitWord& word) {
-  { session.wait(word, std::uint32_t{}, Clock::time_point{}) } -> std::same_as<void>;
+  { session.wait(word, std::uint32_t{}, Clock::time_point{}, int{}) } -> std::same_as<void>;
   { session.wake(word, int{}) } -> std::same_as<void>;
 };
 

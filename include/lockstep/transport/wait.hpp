@@ -105,9 +105,11 @@ inline constexpr int k_yields = 32;
 
 /// Returns when `word` no longer has the value `seen`, after one slice of sleep, or at the deadline.
 /// May return early: the caller looks at its condition again and calls once more.
+/// @param spins whether a core is free for a short spin; false when those who wait for each other outnumber
+/// the cores.
 template <Sharing sharing>
-void wait_for_change(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int cores) {
-  if (cores > 1) {
+void wait_for_change(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, bool spins) {
+  if (spins) {
     for (int i = 0; i < detail::k_pauses; ++i) {
       if (word.seen() != seen) return;
       detail::pause();

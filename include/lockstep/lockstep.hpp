@@ -10,5 +10,6 @@
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/local.hpp>
 #include <lockstep/optimizers/optimizers.hpp>
+#include <lockstep/per_variable/granularity.hpp>
 #include <lockstep/sync_replicas.hpp>
 #include <lockstep/transport/in_process.hpp>

@@ -13,6 +13,11 @@ void run_sparse_accumulator(const Json& scenario, Report& report);
 void run_token_queue(const Json& scenario, Report& report);
 void run_init_tokens(const Json& scenario, Report& report);
 void run_sharding_rule(const Json& scenario, Report& report);
+void run_sync_replicas(const Json& scenario, Report& report);
+void run_grad_aggregation(const Json& scenario, Report& report);
+void run_optimizer(const Json& scenario, Report& report);
+void run_ema(const Json& scenario, Report& report);
+void run_api_order(const Json& scenario, Report& report);
 
 }  // namespace conformance
 
@@ -23,6 +28,11 @@ int main(int argc, char** argv) {
       {"token_queue", conformance::run_token_queue},
       {"init_tokens", conformance::run_init_tokens},
       {"sharding_rule", conformance::run_sharding_rule},
+      {"sync_replicas", conformance::run_sync_replicas},
+      {"grad_aggregation", conformance::run_grad_aggregation},
+      {"optimizer", conformance::run_optimizer},
+      {"ema", conformance::run_ema},
+      {"api_order", conformance::run_api_order},
   };
   try {
 #if defined(LOCKSTEP_CONFORMANCE_JSON)

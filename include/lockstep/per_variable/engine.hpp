@@ -3,7 +3,6 @@
 /// What the replicas of `VariableReplicas` share: accumulators, tokens, the variables and who writes them.
 #pragma once
 
-#include <lockstep/accumulators/token_queue.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
@@ -11,10 +10,12 @@
 #include <lockstep/optimizers/rule_groups.hpp>
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/gradient.hpp>
+#include <lockstep/per_variable/gradient_check.hpp>
 #include <lockstep/per_variable/membership.hpp>
 #include <lockstep/per_variable/options.hpp>
 #include <lockstep/per_variable/rows_in_turn.hpp>
 #include <lockstep/per_variable/takes.hpp>
+#include <lockstep/per_variable/token_bank.hpp>
 #include <lockstep/protocol/init_tokens.hpp>
 #include <lockstep/transport/memory.hpp>
 
@@ -26,6 +27,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <stop_token>
@@ -54,6 +56,7 @@ class VariableEngine {
  public:
   using Rule = rule_of_t<R>;
   using Takes = VariableTakes<T, Net>;
+  using Waiter = typename TokenBank<Net>::Waiter;
 
   VariableEngine(const R& recipe, const Net& net, Variables<T>& variables, const VariableOptions& options)
       : options_(checked(options, variables.layout())),
@@ -66,14 +69,14 @@ class VariableEngine {
         carver_(memory_.bytes().data()),
         updater_(recipe, variables, rows_, carver_),
         aggregate_(carver_, variables.layout(), rows_),
-        tokens_(std::make_unique<TokenQueue<Net>>(net)),
+        tokens_(net),
         takes_(accumulators_),
         membership_(options.replicas()) {
     updater_.initialise();
     aggregate_.clear();
     state_.window.global_step = options.global_step;
     if (cooperative()) {
-      init_chief(options_.init_tokens < 0 ? options_.lockstep_tokens() : options_.init_tokens);
+      init_chief(options_.start_tokens());
       takes_.begin(options_.replicas_to_aggregate);
     }
   }
@@ -123,17 +126,22 @@ class VariableEngine {
 
   /// Sets the step of every accumulator and the local step of replica 0 to the global step, then adds tokens.
   ChiefInit init_chief(Index num_tokens) {
-    const Index count =
-        protocol::init_tokens(options_.replicas_to_aggregate, options_.replicas(), num_tokens);
-    const std::int64_t step = global_step();
-    ChiefInit result{0, false};
-    for (auto& accumulator : accumulators_)
-      if (accumulator.exists() && accumulator.set_global_step(step)) result.step_went_backwards = true;
-    membership_.set_local_step(0, step);
-    result.tokens_added = give_tokens(step, count);
-    initialised_.store(true, std::memory_order_relaxed);
-    return result;
+    expect_enough(num_tokens);
+    const bool went_backwards = set_steps();
+    return {add_init_tokens(num_tokens), went_backwards};
   }
+  /// The first part of it. True if some accumulator's step went backwards.
+  bool set_steps() {
+    const std::int64_t step = global_step();
+    bool went_backwards = false;
+    for (auto& accumulator : accumulators_)
+      if (accumulator.exists() && accumulator.set_global_step(step)) went_backwards = true;
+    membership_.set_local_step(0, step);
+    initialised_.store(true, std::memory_order_relaxed);
+    return went_backwards;
+  }
+  /// The second part.
+  Index add_init_tokens(Index num_tokens) { return tokens_.give(global_step(), expect_enough(num_tokens)); }
   /// Sets the local step of a replica to the global step.
   std::int64_t init_worker(int place) {
     const std::int64_t step = global_step();
@@ -145,11 +153,7 @@ class VariableEngine {
   /// have.
   void start_over() {
     membership_.start_over();
-    const std::lock_guard lock(token_mutex_);
-    if (!tokens_->is_closed()) return;
-    tokens_ = std::make_unique<TokenQueue<Net>>(net_);
-    enqueued_.clear();
-    enqueue(global_step(), options_.init_tokens < 0 ? options_.lockstep_tokens() : options_.init_tokens);
+    if (tokens_.reopen()) add_init_tokens(options_.start_tokens());
   }
 
   // ---- a replica's step
@@ -157,57 +161,50 @@ class VariableEngine {
   /// Gives each gradient to its accumulator, labelled with the replica's local step. All are checked first.
   /// @return what became of each variable's gradient.
   std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients) {
-    membership_.expect_healthy(place);
-    std::vector<const VariableInfo*> infos;
-    for (const auto& [name, gradient] : gradients) {
-      infos.push_back(&layout().find(name));
-      check(*infos.back(), gradient);
-    }
-    const Index local_step = membership_.local_step(place);
-    std::vector<Pushed> result(accumulators_.size(), Pushed::absent);
-    for (std::size_t i = 0; i < infos.size(); ++i) {
-      const std::uint32_t id = infos[i]->id;
-      bool accepted = false;
-      if (!accumulators_[id].exists()) continue;
-      if (const auto* dense = std::get_if<TensorView<const T>>(&gradients[i].gradient))
-        accepted = accumulators_[id].dense().apply_grad(*dense, local_step);
-      else if (const auto* sparse = std::get_if<SparseGradient<T>>(&gradients[i].gradient))
-        accepted = accumulators_[id].sparse().apply_grad(*sparse, local_step);
-      else
-        continue;
-      result[id] = accepted ? Pushed::accepted : Pushed::dropped;
-    }
+    check(place, gradients);
+    std::vector<Pushed> result = add(place, gradients);
+    drive(place);
+    return result;
+  }
+  /// `push`, then gets in line for a token. No tokens are given out in between: whoever has contributed to an
+  /// update is in line when its tokens come, and nobody else can take one of these in its place.
+  std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients,
+                           std::optional<Waiter>& line) {
+    check(place, gradients);
+    std::vector<Pushed> result;
+    tokens_.contribute([&] { result = add(place, gradients); }, line);
     drive(place);
     return result;
   }
 
   /// Waits for a token; it becomes the replica's local step.
   Index token(int place, std::chrono::milliseconds timeout, const std::stop_token& stop) {
-    membership_.expect_healthy(place);
-    const auto waiting = membership_.waiting(place);
-    const EitherStop either(stop, membership_.failure());
+    return token(place, timeout, stop,
+                 [&](const std::stop_token& any) { return tokens_.take(timeout, any); });
+  }
+  /// The same for one that is in line, or gets there now. After a timeout it stays in line.
+  Index token(int place, std::chrono::milliseconds timeout, const std::stop_token& stop,
+              std::optional<Waiter>& line) {
+    return token(place, timeout, stop,
+                 [&](const std::stop_token& any) { return tokens_.take(timeout, any, line); });
+  }
+  /// Gradients and token in one call, for one who keeps no place in the line.
+  Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout,
+             const std::stop_token& stop) {
+    std::optional<Waiter> line;
+    push(place, gradients, line);
     try {
-      const Index token = tokens_->dequeue(timeout, either.token());
-      membership_.set_local_step(place, token);
-      return token;
-    } catch (const Cancelled&) {
-      membership_.expect_healthy(place);
+      return token(place, timeout, stop, line);
+    } catch (...) {
+      tokens_.leave(line);
       throw;
-    } catch (const TimeoutError&) {
-      throw timed_out(text("replica ", place, " waited ", timeout.count(), " ms for a token"), place);
     }
   }
-
-  /// The tokens in the queue, the next one first.
-  std::vector<Index> tokens() const {
-    const std::lock_guard lock(token_mutex_);
-    const auto size = std::min(static_cast<std::size_t>(tokens_->size()), enqueued_.size());
-    return {enqueued_.end() - static_cast<std::ptrdiff_t>(size), enqueued_.end()};
-  }
+  TokenBank<Net>& tokens() { return tokens_; }
+  const TokenBank<Net>& tokens() const { return tokens_; }
   /// No more updates: replicas may use up the tokens that are there; chiefs end.
   void close() {
-    const std::lock_guard lock(token_mutex_);
-    if (!tokens_->is_closed()) tokens_->close();
+    tokens_.close();
     membership_.end_chiefs();
   }
 
@@ -222,7 +219,7 @@ class VariableEngine {
     takes.abort();
     before_tokens();
     const Index count = protocol::tokens_per_step(options_.replicas_to_aggregate, options_.replicas());
-    return {step, give_tokens(step, count)};
+    return {step, tokens_.give(step, count)};
   }
 
   /// Who and what a wait is for.
@@ -239,6 +236,9 @@ class VariableEngine {
   }
 
  private:
+  Index expect_enough(Index num_tokens) const {
+    return protocol::init_tokens(options_.replicas_to_aggregate, options_.replicas(), num_tokens);
+  }
   static const VariableOptions& checked(const VariableOptions& options, const Layout& layout) {
     options.validate(layout);
     return options;
@@ -261,34 +261,46 @@ class VariableEngine {
     return result;
   }
 
-  /// @throws UsageError for a gradient of another kind than declared; InvalidArgument for a wrong shape or
-  /// row.
-  void check(const VariableInfo& info, const VariableGradient<T>& gradient) const {
-    if (gradient.index() == 0) return;
-    const GradientKind found = gradient.index() == 1 ? GradientKind::dense : GradientKind::sparse;
-    const GradientKind declared = accumulators_[info.id].kind();
-    if (declared == GradientKind::none && !groups_.is_trainable(info.id)) return;
-    if (found != declared)
-      throw UsageError(text("gradient of '", info.name, "': declared with ", to_string(declared),
-                            " gradients, got a ", to_string(found), " one; see VariableOptions::sparse"));
-    if (const auto* dense = std::get_if<TensorView<const T>>(&gradient)) {
-      if (dense->shape != info.shape) throw wrong_shape(info, info.shape, dense->shape);
-      require_well_formed("the gradient's elements", *dense);
-    }
-    if (const auto* sparse = std::get_if<SparseGradient<T>>(&gradient)) {
-      Shape expected{static_cast<Index>(sparse->indices.elements.size())};
-      if (info.rank() > 1) expected.insert(expected.end(), info.shape.begin() + 1, info.shape.end());
-      if (sparse->values.shape != expected) throw wrong_shape(info, expected, sparse->values.shape);
-      require_well_formed("the values", sparse->values);
-      for (const Index row : sparse->indices.elements)
-        if (row < 0 || row >= info.rows())
-          throw InvalidArgument(
-              text("rows of variable '", info.name, "': index must be in [0, ", info.rows(), "), got ", row));
+  void check(int place, std::span<const NamedGradient<T>> gradients) const {
+    membership_.expect_healthy(place);
+    for (const auto& [name, gradient] : gradients) {
+      const VariableInfo& info = layout().find(name);
+      check_gradient(info, accumulators_[info.id].kind(), groups_.is_trainable(info.id), gradient);
     }
   }
-  static ShapeMismatch wrong_shape(const VariableInfo& info, const Shape& expected, const Shape& found) {
-    return ShapeMismatch(text("gradient of variable '", info.name, "': expected shape ", shape_text(expected),
-                              ", got ", shape_text(found)));
+  std::vector<Pushed> add(int place, std::span<const NamedGradient<T>> gradients) {
+    const Index local_step = membership_.local_step(place);
+    std::vector<Pushed> result(accumulators_.size(), Pushed::absent);
+    for (const auto& [name, gradient] : gradients) {
+      const std::uint32_t id = layout().find(name).id;
+      bool accepted = false;
+      if (!accumulators_[id].exists()) continue;
+      if (const auto* dense = std::get_if<TensorView<const T>>(&gradient))
+        accepted = accumulators_[id].dense().apply_grad(*dense, local_step);
+      else if (const auto* sparse = std::get_if<SparseGradient<T>>(&gradient))
+        accepted = accumulators_[id].sparse().apply_grad(*sparse, local_step);
+      else
+        continue;
+      result[id] = accepted ? Pushed::accepted : Pushed::dropped;
+    }
+    return result;
+  }
+
+  template <class Take>
+  Index token(int place, std::chrono::milliseconds timeout, const std::stop_token& stop, Take&& take) {
+    membership_.expect_healthy(place);
+    const auto waiting = membership_.waiting(place);
+    const EitherStop either(stop, membership_.failure());
+    try {
+      const Index token = take(either.token());
+      membership_.set_local_step(place, token);
+      return token;
+    } catch (const Cancelled&) {
+      membership_.expect_healthy(place);
+      throw;
+    } catch (const TimeoutError&) {
+      throw timed_out(text("replica ", place, " waited ", timeout.count(), " ms for a token"), place);
+    }
   }
 
   std::int64_t apply(Takes& takes) {
@@ -335,22 +347,6 @@ class VariableEngine {
     }
   }
 
-  Index give_tokens(std::int64_t step, Index count) {
-    const std::lock_guard lock(token_mutex_);
-    return enqueue(step, count);
-  }
-  /// @pre token_mutex_ is held.
-  Index enqueue(std::int64_t step, Index count) {
-    if (tokens_->is_closed()) return 0;
-    tokens_->enqueue_many(step, count);
-    // A queue cannot be looked into; it holds the last of what was ever put in.
-    enqueued_.insert(enqueued_.end(), static_cast<std::size_t>(count), step);
-    const auto size = static_cast<std::size_t>(tokens_->size());
-    if (enqueued_.size() > size)
-      enqueued_.erase(enqueued_.begin(), enqueued_.end() - static_cast<std::ptrdiff_t>(size));
-    return count;
-  }
-
   VariableOptions options_;
   Net net_;
   Binding<T, T> binding_;
@@ -366,9 +362,7 @@ class VariableEngine {
   Contributors<T, T> contributors_;
   UpdaterState state_;
 
-  mutable std::mutex token_mutex_;  // guards enqueuing
-  std::unique_ptr<TokenQueue<Net>> tokens_;
-  std::vector<Index> enqueued_;  // the tail of it is what the queue holds
+  TokenBank<Net> tokens_;
 
   std::mutex drive_mutex_;  // guards driving_, and takes_ while nobody drives
   bool driving_ = false;

@@ -61,6 +61,14 @@ class VariableMembership {
     const std::lock_guard lock(mutex_);
     at(place).seat = protocol::Seat::left;
   }
+  /// An exception has ended the loop of `place`.
+  void die(int place, const std::string& reason) {
+    {
+      const std::lock_guard lock(mutex_);
+      at(place).seat = protocol::Seat::dead;
+    }
+    fail(place, reason);
+  }
   /// Marks the trainer as failed because of `place`, and ends all waits.
   void fail(int place, const std::string& reason) {
     {
@@ -68,7 +76,6 @@ class VariableMembership {
       if (culprit_ >= 0) return;
       culprit_ = place;
       reason_ = reason;
-      at(place).seat = protocol::Seat::dead;
     }
     request_stop(failure_);
     request_stop(chiefs_);

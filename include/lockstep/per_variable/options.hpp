@@ -43,6 +43,9 @@ struct VariableOptions {
   /// The fewest tokens at the start that let R gradients come together without waste.
   int lockstep_tokens() const { return std::max(0, replicas_to_aggregate - replicas()); }
 
+  /// Tokens that the trainer adds by itself.
+  int start_tokens() const { return init_tokens < 0 ? lockstep_tokens() : init_tokens; }
+
   /// The kind of a variable: by `kind`, or by the lists; dense if it is in none.
   GradientKind kind_of(const VariableInfo& info) const {
     const auto lists = [&](const std::vector<std::string>& names) {

@@ -5,11 +5,12 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
-#include <lockstep/gradient_aggregation.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/own_contribution.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/per_variable/engine.hpp>
+#include <lockstep/per_variable/gradient_check.hpp>
 #include <lockstep/per_variable/rows_in_turn.hpp>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -54,6 +56,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         staged_(std::move(other.staged_)),
         snapshot_(std::move(other.snapshot_)),
         pushed_(std::move(other.pushed_)),
+        line_(std::move(other.line_)),
         pending_(other.pending_),
         computed_at_(other.computed_at_),
         step_(other.step_),
@@ -63,7 +66,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   ~VariableReplica() {
     if (!engine_) return;
     if (std::uncaught_exceptions() > unwinding_)
-      engine_->membership().fail(place_, "an exception ended its loop");
+      engine_->membership().die(place_, "an exception ended its loop");
     else
       depart();
   }
@@ -139,6 +142,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   }
 
   void depart() {
+    engine_->tokens().leave(line_);
     engine_->membership().leave(place_);
     if (engine_->options().departure == Departure::stop) engine_->close();
     if (engine_->options().departure == Departure::fail) engine_->membership().fail(place_, "it has left");
@@ -148,8 +152,8 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     if (options.timeout.count() < 0)
       throw InvalidArgument(detail::text("timeout: must be positive, got ", options.timeout.count(), " ms"));
     Contribution<T>& staged = staging();
-    pushed_ = push(staged, static_cast<T>(scale));
     computed_at_ = local_step();
+    pushed_ = push(staged, static_cast<T>(scale));
     staged.clear();
     ++sequence_;
     pending_ = true;
@@ -174,19 +178,18 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
           values.insert(values.end(), data + row * width, data + (row + 1) * width);
         });
         if (scale != T(1)) detail::as_array(std::span<T>(values)) *= scale;
-        Shape shape{static_cast<Index>(indices[info.id].size())};
-        if (info.rank() > 1) shape.insert(shape.end(), info.shape.begin() + 1, info.shape.end());
+        const Shape shape = detail::rows_shape(info, static_cast<Index>(indices[info.id].size()));
         gradients.push_back(
             {info.name, SparseGradient<T>{.indices = indices[info.id], .values = {values, shape}}});
       }
     }
-    return engine().push(place_, gradients);
+    return engine().push(place_, gradients, line_);
   }
 
   StepResult wait_for_token(const ApplyOptions& options) {
     const auto timeout = options.timeout.count() > 0 ? options.timeout : engine().options().deadline;
     try {
-      (void)engine().token(place_, timeout, stop_);
+      (void)engine().token(place_, timeout, stop_, line_);
     } catch (const OutOfRange&) {
       pending_ = false;
       return {.status = Status::stopped, .global_step = step_, .computed_at = computed_at_};
@@ -210,6 +213,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   std::unique_ptr<detail::OwnContribution<T>> staged_;  // this step's gradients
   std::vector<T> snapshot_;                             // the variables, as they were when it could go on
   std::vector<Pushed> pushed_;                          // by variable number, in the last step
+  std::optional<typename Engine::Waiter> line_;         // its place in the line for tokens
   bool pending_ = false;                                // gradients are pushed, no token yet
   std::int64_t computed_at_ = 0;
   std::int64_t step_ = 0;

@@ -3,6 +3,7 @@
 /// What a rule does to a row that occurs more than once in one row-sparse gradient.
 #pragma once
 
+#include <lockstep/accumulators/tensor.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/mean.hpp>
@@ -15,6 +16,7 @@
 #include <Eigen/Core>
 
 #include <array>
+#include <type_traits>
 
 LOCKSTEP_NAMESPACE_BEGIN
 

@@ -114,10 +114,11 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// @throws InvalidArgument if num_tokens < R - N.
   ChiefInit init_chief(Index num_tokens) { return engine_->init_chief(num_tokens); }
   /// The same with `VariableOptions::init_tokens`.
-  ChiefInit init_chief() {
-    const VariableOptions& options = engine_->options();
-    return init_chief(options.init_tokens < 0 ? options.lockstep_tokens() : options.init_tokens);
-  }
+  ChiefInit init_chief() { return init_chief(engine_->options().start_tokens()); }
+  /// The two parts of `init_chief`: the steps (true if some accumulator was ahead), and the tokens (how
+  /// many).
+  bool set_accumulator_steps() { return engine_->set_steps(); }
+  Index add_init_tokens(Index num_tokens) { return engine_->add_init_tokens(num_tokens); }
   /// Start of a replica: its local step becomes the global step. `join` does it. @return that step.
   std::int64_t init_worker(int place) { return engine_->init_worker(place); }
 
@@ -137,17 +138,29 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
     return engine_->token(place, timeout.count() > 0 ? timeout : engine_->options().deadline, stop);
   }
 
+  /// `push` and `token`. Between the two nobody gives out tokens, so whoever has contributed to an update
+  /// gets one of its tokens, however fast the others are. @throws as both; after a TimeoutError the gradients
+  /// stand, so call `token`.
+  Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout = {},
+             const std::stop_token& stop = {}) {
+    return engine_->step(place, gradients, timeout.count() > 0 ? timeout : engine_->options().deadline, stop);
+  }
+
   // ---- what can be looked at
 
   int replicas() const { return engine_->options().replicas(); }
   const VariableOptions& options() const { return engine_->options(); }
   std::int64_t global_step() const { return engine_->global_step(); }
+  /// Updates applied by this trainer.
+  std::int64_t updates() const {
+    return engine_->while_still([](const UpdaterState& state) { return state.window.updates; });
+  }
   /// Changes the counter alone, as a restore of it does; then call `init_chief`.
   void set_global_step(std::int64_t step) { engine_->set_global_step(step); }
   std::int64_t local_step(int place) const { return engine_->membership().local_step(place); }
   void set_local_step(int place, std::int64_t step) { engine_->membership().set_local_step(place, step); }
   /// Tokens in the queue, the next one first.
-  std::vector<Index> tokens() const { return engine_->tokens(); }
+  std::vector<Index> tokens() const { return engine_->tokens().contents(); }
   /// Whether the variable of this number has an accumulator, and of which kind.
   GradientKind kind(std::uint32_t id) const { return engine_->accumulators()[id].kind(); }
   /// Gradients in the accumulator of a variable. @throws UsageError if it has none.

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Gradients as TensorFlow programs pass them: a list of (gradient, variable), where a gradient may be
+/// anything.
+#pragma once
+
+#include <lockstep/accumulators/tensor.hpp>
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/per_variable/gradient.hpp>
+
+#include <algorithm>
+#include <any>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+/// The names of TensorFlow. Opt-in: `#include <lockstep/compat/tensorflow.hpp>`.
+namespace tensorflow {
+
+/// What Python calls TypeError: a gradient that must not be None.
+struct TypeError : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+
+/// What Python calls RuntimeError here: variables of the model have no value yet.
+struct NotInitialized : UsageError {
+  using UsageError::UsageError;
+};
+
+/// No gradient.
+inline constexpr std::nullptr_t None = nullptr;
+
+/// A row-sparse gradient: row `indices[i]` has gradient `values[i]`.
+template <class T>
+struct IndexedSlices {
+  Tensor<T> values;
+  std::vector<Index> indices;
+  std::optional<Shape> dense_shape = std::nullopt;
+};
+
+/// A gradient: `None`, a `Tensor<T>`, or `IndexedSlices<T>`. Anything else is refused where it is used, as in
+/// Python.
+using Gradient = std::any;
+
+struct GradAndVar {
+  Gradient gradient;
+  std::string variable;
+};
+using GradsAndVars = std::vector<GradAndVar>;
+
+namespace detail {
+
+using lockstep::detail::text;
+
+/// The gradient as the library's own type; a view of what `pair` holds.
+/// @throws InvalidArgument if it is of no known type.
+template <class T>
+VariableGradient<T> gradient_of(const GradAndVar& pair) {
+  const Gradient& gradient = pair.gradient;
+  if (!gradient.has_value() || std::any_cast<std::nullptr_t>(&gradient)) return std::monostate{};
+  if (const auto* dense = std::any_cast<Tensor<T>>(&gradient)) return TensorView<const T>(*dense);
+  if (const auto* rows = std::any_cast<IndexedSlices<T>>(&gradient))
+    return SparseGradient<T>{
+        .indices = rows->indices, .values = rows->values, .dense_shape = rows->dense_shape};
+  throw InvalidArgument(text("gradient of '", pair.variable,
+                             "': must be None, Tensor or IndexedSlices of the variables' ",
+                             "scalar, got an object of another type"));
+}
+
+/// A variable that is known by name only, as row-major elements.
+template <class T>
+Handle<NdSpan<T>, T> handle_of(const Variables<T>& variables, const VariableInfo& info) {
+  return {info.id, info.offset, info.shape, &variables};
+}
+
+}  // namespace detail
+
+/// A gradient as a dense tensor of the variable's shape; equal rows are summed.
+/// @throws TypeError for None; InvalidArgument for slices without dense_shape, or an object of another type;
+/// ShapeMismatch if it does not fit the variable.
+template <class T>
+Tensor<T> densify(const GradAndVar& pair, const VariableInfo& variable) {
+  const VariableGradient<T> gradient = detail::gradient_of<T>(pair);
+  const auto expect_shape = [&](const Shape& found, const Shape& expected) {
+    if (found != expected)
+      throw ShapeMismatch(detail::text("gradient of variable '", variable.name, "': expected shape ",
+                                       lockstep::detail::shape_text(expected), ", got ",
+                                       lockstep::detail::shape_text(found)));
+  };
+  if (const auto* dense = std::get_if<TensorView<const T>>(&gradient)) {
+    expect_shape(dense->shape, variable.shape);
+    return {{dense->elements.begin(), dense->elements.end()}, dense->shape};
+  }
+  const auto* rows = std::get_if<SparseGradient<T>>(&gradient);
+  if (!rows)
+    throw TypeError(detail::text("gradient of '", pair.variable, "': is None, which cannot be accumulated"));
+  if (!rows->dense_shape)
+    throw InvalidArgument(detail::text("gradient of '", pair.variable,
+                                       "': IndexedSlices without dense_shape cannot be made dense"));
+  expect_shape(*rows->dense_shape, variable.shape);
+  Shape slices = variable.shape;
+  slices.resize(std::max<std::size_t>(slices.size(), 1));
+  slices.front() = static_cast<Index>(rows->indices.elements.size());
+  expect_shape(rows->values.shape, slices);
+  Tensor<T> dense{std::vector<T>(static_cast<std::size_t>(variable.size)), variable.shape};
+  const auto width = static_cast<std::size_t>(variable.row_size());
+  std::size_t from = 0;
+  for (const Index row : rows->indices.elements) {
+    if (row < 0 || row >= variable.rows())
+      throw InvalidArgument(detail::text("rows of variable '", variable.name, "': index must be in [0, ",
+                                         variable.rows(), "), got ", row));
+    const std::size_t to = static_cast<std::size_t>(row) * width;
+    for (std::size_t i = 0; i < width; ++i) dense.elements[to + i] += rows->values.elements[from + i];
+    from += width;
+  }
+  return dense;
+}
+
+}  // namespace tensorflow
+
+LOCKSTEP_NAMESPACE_END

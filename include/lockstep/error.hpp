@@ -51,11 +51,6 @@ struct NoGradients : UsageError {
   using UsageError::UsageError;
 };
 
-/// A gradient holds NaN or infinity and the policy says that this is an error.
-struct NonFiniteGradient : Error {
-  using Error::Error;
-};
-
 /// A wait was ended from outside: stop token, closed queue, cancelled taker.
 struct Cancelled : Error {
   using Error::Error;

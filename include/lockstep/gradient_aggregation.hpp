@@ -10,7 +10,9 @@
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/finite.hpp>
 #include <lockstep/gradients/merge.hpp>
+#include <lockstep/gradients/own_contribution.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
 #include <lockstep/optimizers/local.hpp>
 #include <lockstep/sync_replicas.hpp>
@@ -33,33 +35,6 @@ namespace detail {
 template <class Inner>
 using HeldReplica =
     std::conditional_t<std::same_as<Inner, typename Inner::Replica>, Inner&, typename Inner::Replica>;
-
-/// A contribution in memory of its own.
-template <class G>
-class OwnContribution {
- public:
-  explicit OwnContribution(const Layout& layout)
-      : rows_(layout),
-        memory_(bytes(layout, rows_)),
-        carver_(memory_.bytes().data()),
-        contribution_(carver_, layout, rows_) {
-    contribution_.clear();
-  }
-  OwnContribution(const OwnContribution&) = delete;
-  OwnContribution& operator=(const OwnContribution&) = delete;
-  Contribution<G>& get() { return contribution_; }
-
- private:
-  static std::size_t bytes(const Layout& layout, const RowLayout& rows) {
-    Carver counter;
-    const Contribution<G> counted(counter, layout, rows);
-    return counter.used();
-  }
-  RowLayout rows_;
-  ZeroedMemory memory_;
-  Carver carver_;
-  Contribution<G> contribution_;
-};
 
 }  // namespace detail
 
@@ -85,12 +60,15 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
                        options_.num_partitions));
     window_.global_step = inner_.global_step();
     inner_.staging().clear();
+    micro_batches_ = inner_.sequence() * options_.grad_steps(0);
   }
 
   int index() const { return inner_.index(); }
   /// Updates, or what the variant of the window counts.
   std::int64_t global_step() const { return historical() ? window_.global_step : inner_.global_step(); }
-  /// Micro-batches handed over so far: the key for the next one.
+  /// Micro-batches in accepted windows and in the open one, over all who sat at this replica number: the key
+  /// for the next batch. Those of a window that was refused come again. A replacement counts its
+  /// predecessors' windows as full ones.
   std::int64_t sequence() const { return micro_batches_; }
   const Variables<T, G>& variables() const { return inner_.variables(); }
   /// The inner slots, then "grad_accum".
@@ -112,11 +90,12 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   /// its result.
   /// @throws NoGradients, InvalidArgument, and what the inner optimizer throws.
   StepResult apply_gradients(const ApplyOptions& options = {}) {
-    detail::expect_weight(options.weight);
+    detail::expect_options(options);
     Contribution<G>& staged = staging();
     if (staged.is_empty()) throw NoGradients("apply_gradients: no variable has a gradient in this step");
     const std::int64_t k = options_.grad_steps(window_.updates);
     ++micro_batches_;
+    ++counted_;
     if (options_.non_finite != NonFinite::propagate && !all_finite(staged)) {
       staged.clear();
       return {.status = Status::skipped,
@@ -139,6 +118,20 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   StepResult flush(const ApplyOptions& options = {}) {
     if (window_.pending == 0) return {.status = Status::accumulated, .global_step = global_step()};
     return hand_over(options, options_.grad_steps(window_.updates));
+  }
+
+  /// After a TimeoutError: waits on for the window that was handed over.
+  StepResult resume(const ApplyOptions& options = {}) requires requires(typename Inner::Replica& replica) {
+    replica.resume(options);
+  }
+  { return noted(inner_.resume(options)); }
+  /// After a TimeoutError: gives the window up, so that its micro-batches may be computed again. False if its
+  /// round has closed: `resume()` then.
+  bool withdraw() requires requires(typename Inner::Replica& replica) { replica.withdraw(); }
+  {
+    if (!inner_.withdraw()) return false;
+    micro_batches_ -= std::exchange(in_flight_, 0);
+    return true;
   }
 
   // For GradientAccess.
@@ -177,6 +170,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   }
 
   void take_in(Contribution<G>& staged) {
+    const FloatEnvironment same_everywhere;
     if constexpr (k_widens) {
       Contribution<T>& sum = own(wide_);
       detail::add_wide<T, G>(sum, staged, window_.pending == 0, sources_);
@@ -194,7 +188,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
     Contribution<G>& to = inner_.staging();
     double unit = accumulator().header().unit, total = accumulator().header().total;
     if (historical()) {
-      unit = 1 / static_cast<double>(k);
+      unit /= static_cast<double>(k);
       total = 1;
     } else if (options_.reduction == Reduction::sum) {
       total = 1;
@@ -203,16 +197,27 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
       total = 1;
     }
     if constexpr (k_widens) {
+      const FloatEnvironment same_everywhere;
       detail::narrow<T, G>(own(wide_), to, unit / total);
       own(wide_).clear();
       unit = total;
     }
     to.header().unit = unit;
     to.header().total = total;
+    in_flight_ = std::exchange(counted_, 0);
     window_.advance(options_.variant, k, true);
     ApplyOptions inner_options = options;
     inner_options.flush = false;
-    return inner_.apply_merged(inner_options);
+    return noted(inner_.apply_merged(inner_options));
+  }
+
+  /// Micro-batches of a window that was not used will be asked for again.
+  StepResult noted(const StepResult& result) {
+    const bool used = result.status == Status::accepted || result.status == Status::accumulated ||
+                      result.status == Status::skipped;
+    if (!used) micro_batches_ -= in_flight_;
+    in_flight_ = 0;
+    return result;
   }
 
   detail::HeldReplica<Inner> inner_;
@@ -222,6 +227,8 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   std::unique_ptr<detail::OwnContribution<T>> wide_;  // only for 16-bit gradients
   Contributors<T, G> sources_;
   std::int64_t micro_batches_ = 0;
+  std::int64_t counted_ = 0;    // of these, in the open window
+  std::int64_t in_flight_ = 0;  // of these, in the window that the inner optimizer has
 };
 
 /// Gradient aggregation around a trainer: each replica averages its own k micro-batches, then the trainer
@@ -255,13 +262,21 @@ struct GradientAggregation<Inner> {
             loop(aggregating);
           } else {
             Replica aggregating(std::move(replica), options);
-            loop(aggregating);
+            try {
+              loop(aggregating);
+            } catch (const std::exception& error) {
+              aggregating.inner().abandon(error.what());
+              throw;
+            }
           }
         },
         std::forward<Arguments>(arguments)...);
   }
 
   std::int64_t global_step() const { return inner.global_step(); }
+  /// Counters of one replica number, as the inner trainer keeps them: windows, not micro-batches.
+  auto stats(int place) const requires requires(const Inner& trainer) { trainer.stats(0); }
+  { return inner.stats(place); }
   decltype(auto) variables() const { return inner.variables(); }
   std::vector<std::string> slot_names() const {
     std::vector<std::string> names = inner.slot_names();

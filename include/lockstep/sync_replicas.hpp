@@ -61,8 +61,7 @@ class SyncReplicas {
   /// current variables and waits for the next round if its place has contributed to this one.
   /// @throws InvalidArgument if there is no such number; UsageError if somebody sits there.
   Replica join(int place, std::stop_token stop = {}) {
-    if (place < 0 || place >= replicas())
-      throw InvalidArgument(detail::text("join: replica numbers are 0 to ", replicas() - 1, ", got ", place));
+    expect_place("join", place);
     return Replica(*engine_, place, engine_->options().deadline, std::move(stop));
   }
 
@@ -74,7 +73,12 @@ class SyncReplicas {
     start_over();
     detail::run_replica_threads(replicas(), [&](int place) {
       Replica replica = join(place, stop);
-      loop(replica);
+      try {
+        loop(replica);
+      } catch (const std::exception& error) {
+        replica.abandon(error.what());
+        throw;
+      }
     });
   }
 
@@ -108,7 +112,9 @@ class SyncReplicas {
   const SyncOptions& options() const { return engine_->options(); }
 
   /// Counters of one replica number; cheap, at any time.
+  /// @throws InvalidArgument if there is no such number.
   ReplicaStats stats(int place) const {
+    expect_place("stats", place);
     ReplicaStats stats = engine_->session().exclusive([&](detail::Control& control) {
       const protocol::Place& p = control.round.places.at(static_cast<std::size_t>(place));
       return ReplicaStats{.accepted = p.counters.accepted,
@@ -155,12 +161,18 @@ class SyncReplicas {
   template <class M>
   typename TensorTraits<M, T>::ConstView slot(std::string_view name, const Handle<M, T>& handle) const {
     variables().check(handle);
-    return TensorTraits<M, T>::view(static_cast<const T*>(engine_->updater().slot(name)) + handle.offset,
-                                    handle.shape);
+    return TensorTraits<M, T>::view(engine_->slot(name, handle.id) + handle.offset, handle.shape);
   }
 
  private:
   using Engine = detail::RoundEngine<R, Net, T, G>;
+
+  void expect_place(const char* call, int place) const {
+    if (place < 0 || place >= replicas())
+      throw InvalidArgument(
+          detail::text(call, ": replica numbers are 0 to ", replicas() - 1, ", got ", place));
+  }
+
   std::unique_ptr<Engine> engine_;
 };
 

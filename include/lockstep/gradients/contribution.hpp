@@ -10,6 +10,8 @@
 #include <lockstep/transport/memory.hpp>
 
 #include <cstdint>
+#include <cstring>
+
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -115,7 +117,8 @@ class Contribution {
     }
   }
 
-  /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at.
+  /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at. Writes nothing the
+  /// second time, so views that others took after the first time stay valid.
   void zero_absent(std::uint32_t id) {
     const VariableInfo& info = (*layout_)[id];
     G* data = data_ + info.offset;
@@ -124,7 +127,8 @@ class Contribution {
     const Index width = info.row_size();
     for (Index row = 0; row < info.rows(); ++row)
       if (now == Presence::absent || !rows(id).contains(row))
-        std::fill(data + row * width, data + (row + 1) * width, static_cast<G>(0));
+        for (G* element = data + row * width; element != data + (row + 1) * width; ++element)
+          if (!is_plus_zero(*element)) *element = static_cast<G>(0);
   }
 
   /// Makes the presence of one variable the union of its own and the other's; used after data were merged.
@@ -147,6 +151,10 @@ class Contribution {
   }
 
  private:
+  static bool is_plus_zero(const G& element) {
+    const G zero{};
+    return std::memcmp(&element, &zero, sizeof(G)) == 0;
+  }
   void mark(std::uint32_t id, Presence presence) {
     marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(presence);
     ++header_->present;

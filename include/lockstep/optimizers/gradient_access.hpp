@@ -91,7 +91,7 @@ class GradientAccess {
       else
         target += source.template cast<G>();
     };
-    if constexpr (std::derived_from<Rows, Eigen::DenseBase<Rows>>) {
+    if constexpr (detail::DenseEigen<Rows>) {
       const auto& evaluated = rows.eval();
       if (width == 1 && evaluated.rows() != count) {
         for (Index i = 0; i < count; ++i) write(i, evaluated.col(i).transpose().array());
@@ -153,7 +153,7 @@ class GradientAccess {
   template <class Rows>
   static void expect_rows(const VariableInfo& variable, Index count, const Rows& rows) {
     Index elements = 0;
-    if constexpr (std::derived_from<Rows, Eigen::DenseBase<Rows>>) {
+    if constexpr (detail::DenseEigen<Rows>) {
       elements = rows.size();
       if (variable.row_size() != 1 && elements == count * variable.row_size() && rows.rows() != count)
         throw ShapeMismatch(detail::text("rows of variable '", variable.name, "': expected shape (", count,

@@ -42,6 +42,8 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
         core_(std::make_unique<Core>(recipe_, variables)) {
     if (!(options.clip_norm >= 0))
       throw InvalidArgument(detail::text("clip_norm: must not be negative, got ", options.clip_norm));
+    if (options.global_step < 0)
+      throw InvalidArgument(detail::text("global_step: must not be negative, got ", options.global_step));
     core_->state.window.global_step = options.global_step;
   }
 
@@ -80,6 +82,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
 
   /// For a wrapper that has merged several gradients into the contribution: its header is final already.
   StepResult apply_merged(const ApplyOptions& options) {
+    staging().header().merged = 1;  // however many micro-batches are in it
     const std::array<const Contribution<G>*, 1> sources{&staging()};
     return run_round(sources, options.flush);
   }
@@ -96,6 +99,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   void set_grad_steps(WindowLength length) requires(Updater<R, T, G>::aggregates) {
     if (!core_->updater.has_window() && length.needs_accumulator())
       throw UsageError("set_grad_steps: the trainer was made for k = 1 and has no accumulator");
+    (void)length(updates());
     core_->updater.set_grad_steps(std::move(length));
   }
 

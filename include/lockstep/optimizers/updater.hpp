@@ -7,6 +7,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/finite.hpp>
 #include <lockstep/gradients/runs.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
@@ -57,6 +58,7 @@ class Updater {
       : layout_(variables.layout()),
         values_(variables.data()),
         options_(detail::RecipeTraits<R>::options(recipe)),
+        has_window_(aggregates && options_.grad_steps.needs_accumulator()),
         groups_(recipe, layout_),
         steps_(carver.array<Step>(groups_.count())) {
     for (T*& slot : slots_) slot = carver.array<T>(static_cast<std::size_t>(layout_.size()));
@@ -76,13 +78,16 @@ class Updater {
         if (Rule::slots[k].starts_as_copy)
           std::copy(values_ + info.offset, values_ + info.offset + info.size, slot);
         else
-          std::fill(slot, slot + info.size, static_cast<T>(slot_initial_value(groups_.rule_of(info.id), k)));
+          // The padding too where rules run over it, so that no rule divides by zero there.
+          std::fill(slot, slot + (by_elements ? layout_.end_of(info.id) - info.offset : info.size),
+                    static_cast<T>(slot_initial_value(groups_.rule_of(info.id), k)));
       }
   }
 
   const AggregationOptions& options() const { return options_; }
   void set_grad_steps(WindowLength length) { options_.grad_steps = std::move(length); }
-  bool has_window() const { return aggregates && options_.grad_steps.needs_accumulator(); }
+  /// There is memory for an open window: decided at the start, whatever the length becomes.
+  bool has_window() const { return has_window_; }
   Contribution<T>& window() { return window_; }
   const Contribution<T>& window() const { return window_; }
 
@@ -107,12 +112,18 @@ class Updater {
     const bool sums_window = aggregates && options_.reduction == Reduction::sum;
     const bool historical = aggregates && protocol::Window::divides_by_k(options_.variant);
     double round_total = 0;
-    for (const auto* contribution : contributions) round_total += contribution->header().total;
+    std::int64_t round_count = 0;
+    for (const auto* contribution : contributions) {
+      round_total += contribution->header().total;
+      round_count += contribution->header().merged;
+    }
     plan.total = round_total + (plan.with_window ? state.window_total : 0);
     plan.divides_now = historical || (sums_window && !sums_replicas);
     if (plan.divides_now) {
+      // A sum over the window keeps the weights: each round gives the sum of w * g over its number of
+      // contributions.
       plan.first_unit =
-          (historical ? static_cast<double>(plan.grad_steps) : 1) * (sums_replicas ? 1 : round_total);
+          static_cast<double>((historical ? plan.grad_steps : 1) * (sums_replicas ? 1 : round_count));
     } else {
       plan.first_unit = plan.with_window        ? state.window_unit
                         : contributions.empty() ? 1
@@ -121,10 +132,18 @@ class Updater {
         plan.scale =
             sums_window ? plan.first_unit : plan.first_unit / static_cast<double>(state.window.pending + 1);
       else if (plan.applies)
-        plan.scale = 1 / (plan.total / plan.first_unit);
+        plan.scale = 1 / relative_total(state, plan, contributions);
     }
     plan.by_present = absent == Absent::excluded && !sums_replicas && !aggregates;
     return plan;
+  }
+
+  /// All weight in units of the first one: a sum of ones for equal weights, whatever their size.
+  static double relative_total(const UpdaterState& state, const UpdatePlan& plan,
+                               std::span<const Contribution<G>* const> contributions) {
+    double sum = plan.with_window ? state.window_total / plan.first_unit : 0;
+    for (const auto* contribution : contributions) sum += contribution->header().total / plan.first_unit;
+    return sum;
   }
 
   /// Computes what the rule needs for this update: schedules, bias corrections. Only if the plan applies.
@@ -172,8 +191,11 @@ class Updater {
     Runs<T, G> runs(layout_, sources);
     double sum = 0;
     const auto with = [&](Index start, Index size, const Sources<T, G>& present) {
-      with_mean(present, start, size,
-                [&](const auto& mean) { sum += mean.template cast<double>().square().sum(); });
+      detail::with_sum(present, [&](const auto& of_sources) {
+        const detail::MeanFunctor<T, std::remove_cvref_t<decltype(of_sources)>> mean{of_sources,
+                                                                                     present.scale, start};
+        sum += sum_of_squares(size, mean);
+      });
     };
     for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
       if (groups_.is_trainable(id)) runs.visit(id, from, to, with, [](Index, Index, bool) {});
@@ -347,6 +369,7 @@ class Updater {
   const Layout& layout_;
   T* values_;
   AggregationOptions options_;
+  bool has_window_;
   detail::RuleGroups<R> groups_;
   Step* steps_;
   std::array<T*, slot_count> slots_{};

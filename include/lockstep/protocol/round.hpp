@@ -58,6 +58,7 @@ struct Place {
   std::int32_t tokens = 0;                ///< of these, by spare tokens
   std::int32_t served = 0;                ///< of the quota, accepted
   std::int32_t poisons = 0;               ///< of those accepted, poisoning
+  std::int32_t left_out = 0;              ///< of those accepted, without a slot and doing no harm
   std::int32_t holds = 0;                 ///< as a reader
   std::int64_t local_step = 0;            ///< step whose variables it computes with
   std::int64_t local_generation = 0;
@@ -152,7 +153,12 @@ struct Round {
         if (poisons && poisoned_by < 0) poisoned_by = place;
         ++p.served;
         ++p.sequence;
-        ++p.counters.accepted;
+        if (slot == k_unpublished && !poisons) {
+          ++p.left_out;
+          ++p.counters.skipped;
+        } else {
+          ++p.counters.accepted;
+        }
         ++count;
         if (count >= required) {
           ++p.counters.last_arrivals;
@@ -177,11 +183,16 @@ struct Round {
     Place& p = places[at(place)];
     if (phase != Phase::collecting || !p.can_withdraw) return false;
     p.can_withdraw = false;
+    if (p.published == p.replaced && !p.last_poisons) {
+      --p.left_out;
+      --p.counters.skipped;
+    } else {
+      --p.counters.accepted;
+    }
     p.published = p.replaced;
     if (p.last_poisons) --p.poisons;
     --p.served;
     --p.sequence;
-    --p.counters.accepted;
     --count;
     if (poisoned_by == place && p.poisons == 0) {
       poisoned_by = -1;
@@ -229,7 +240,8 @@ struct Round {
   void commit(bool applied, bool skipped) {
     if (applied) ++global_step;
     if (skipped)
-      for (int i = 0; i < total; ++i) places[at(i)].counters.skipped += places[at(i)].served;
+      for (int i = 0; i < total; ++i)
+        places[at(i)].counters.skipped += places[at(i)].served - places[at(i)].left_out;
     ++id;
     phase = Phase::collecting;
     open();
@@ -296,7 +308,7 @@ struct Round {
     required = required_setting;
     for (int i = 0; i < total; ++i) {
       Place& p = places[at(i)];
-      p.served = p.tokens = p.poisons = 0;
+      p.served = p.tokens = p.poisons = p.left_out = 0;
       p.published = k_unpublished;
       p.can_withdraw = false;
       p.quota = is_expected(p) ? fair_share(i) : 0;
@@ -311,9 +323,7 @@ struct Round {
     p.seat = how;
     readers -= std::exchange(p.holds, 0);
     if (is_expected(p)) return;
-    const int unused = std::min(p.tokens, p.quota - p.served);
-    spare_tokens += unused;
-    p.tokens -= unused;
+    spare_tokens += std::min(std::exchange(p.tokens, 0), p.quota - p.served);
     p.quota = p.served;
   }
 
@@ -325,11 +335,11 @@ struct Round {
   }
 
   /// Contributions that the open round can still reach.
-  int reachable() const {
+  int reachable(bool with_tokens) const {
     int sum = 0;
     for (int i = 0; i < total; ++i) {
       const Place& p = places[at(i)];
-      sum += is_expected(p) ? std::max(p.quota, p.served) : p.served;
+      sum += !is_expected(p) ? p.served : with_tokens ? p.quota : p.quota - p.tokens;
     }
     return sum;
   }
@@ -337,9 +347,8 @@ struct Round {
   /// Makes the round completable by those who are expected, as the departure policy says, and closes it if it
   /// is full.
   void rebalance() {
-    int reach = reachable();
     if (departure == Departure::redistribute) {
-      for (; reach < required; ++reach) {
+      for (int reach = reachable(true); reach < required; ++reach) {
         Place* least = nullptr;  // the lowest number among those with the smallest quota
         for (int i = 0; i < total; ++i) {
           Place& p = places[at(i)];
@@ -349,7 +358,8 @@ struct Round {
         ++least->quota;
       }
     } else if (departure == Departure::shrink) {
-      required = std::min(required_setting, reach);
+      // Tokens let somebody go on early; they do not make the update larger.
+      required = std::min(required_setting, reachable(false));
     }
     if (phase == Phase::collecting && count > 0 && count >= required) phase = Phase::closed;
   }

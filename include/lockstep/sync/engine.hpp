@@ -23,7 +23,9 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,7 @@ class RoundEngine {
  public:
   using Session = typename Net::template Session<Control>;
   using WorkerType = Worker<T, G>;
+  using Scalar = T;
 
   RoundEngine(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& options)
       : options_(checked(options)),
@@ -57,6 +60,10 @@ class RoundEngine {
   }
 
   const SyncOptions& options() const { return options_; }
+  /// The policy of the trainer, or that of a window inside it.
+  NonFinite non_finite() const {
+    return options_.non_finite == NonFinite::propagate ? updater_.options().non_finite : options_.non_finite;
+  }
   /// @throws UsageError in a forked child: whoever held the exclusion does not exist there.
   Session& session() {
     fork_guard_.expect_own_process("trainer");
@@ -67,6 +74,18 @@ class RoundEngine {
   const Variables<T, G>& variables() const { return *binding_; }
   Contribution<G>& contribution(int place, int slot) {
     return arrays_.contributions[static_cast<std::size_t>(2 * place + slot)];
+  }
+  /// First element of a slot array in which variable `id` may be read, of the rule or of the open window.
+  const T* slot(std::string_view name, std::uint32_t id) {
+    if (!Updater<R, T, G>::aggregates || name != k_grad_accum) return updater_.slot(name);
+    return session().exclusive([&](Control&) -> const T* {
+      if (updater_.has_window()) {
+        updater_.window().zero_absent(id);
+        return updater_.window().data();
+      }
+      no_window_.resize(static_cast<std::size_t>(updater_.layout().size()));
+      return no_window_.data();
+    });
   }
   WaitWord& progress() { return *arrays_.progress; }
   Outcome outcome(std::int64_t round) {
@@ -101,7 +120,7 @@ class RoundEngine {
     if (me.skips) {
       session_.exclusive([&](Control& control) {
         control.round.start_update();
-        finish_round(control, false, true);
+        finish_round(control, control.round.count, false, true);
       });
       announce();
       return;
@@ -124,11 +143,13 @@ class RoundEngine {
 
   /// Carries the round forward as far as this participant can: plans a closed round, does items of an open
   /// update, commits a finished one. Returns when there is nothing left to do for it.
+  /// @param only_round does nothing for another round than this one, if given.
   /// @throws what a schedule or hook throws; the trainer then has failed.
-  void advance(Worker<T, G>& me) {
+  void advance(Worker<T, G>& me, std::optional<std::int64_t> only_round = {}) {
     for (;;) {
       bool plans = false, works = false;
       session_.exclusive([&](Control& control) {
+        if (only_round && *only_round != control.round.id) return;
         plans = take_plan(control, me);
         works = !plans && join_update(control, me);
       });
@@ -180,7 +201,7 @@ class RoundEngine {
     });
   }
 
-  /// Marks the trainer as failed because of `place`; everybody is told.
+  /// Marks the trainer as failed because of `place`, or of the chief; everybody is told.
   void fail(int place, const std::string& reason) {
     {
       const std::lock_guard lock(reason_mutex_);
@@ -188,7 +209,10 @@ class RoundEngine {
     }
     session_.exclusive([&](Control& control) {
       if (control.planner == place) control.planner = -1;
-      control.round.fail(place);
+      if (place == protocol::k_nobody)
+        control.round.end(protocol::Ending::failed, place);
+      else
+        control.round.fail(place);
     });
     announce();
   }
@@ -341,10 +365,10 @@ class RoundEngine {
       updater_.commit(control.updater, control.plan, me.contributions);
       if (hooked && control.plan.applies) {
         control.committer = me.place;
-        info = {control.round.global_step + 1, control.round.count};
+        info = {control.updater.window.global_step, averaged(me.contributions)};
         call_hook = true;
       } else {
-        finish_round(control, control.plan.applies, false);
+        finish_round(control, averaged(me.contributions), control.plan.applies, false);
       }
       return true;
     });
@@ -356,7 +380,7 @@ class RoundEngine {
       } catch (...) {
         failure = std::current_exception();
       }
-      session_.exclusive([&](Control& control) { finish_round(control, true, false); });
+      session_.exclusive([&](Control& control) { finish_round(control, info.contributions, true, false); });
       announce();
       if (failure) std::rethrow_exception(failure);
       return true;
@@ -379,8 +403,16 @@ class RoundEngine {
                   std::memory_order_release);  // pairs with the acquire of who waits for the round
   }
 
-  void finish_round(Control& control, bool applied, bool skipped) {
-    const Outcome outcome{.contributions = control.round.count,
+  /// Gradients that replicas have merged into these contributions. Those that were left out because they are
+  /// not finite took part in the round, but are not among them.
+  static int averaged(const std::vector<const Contribution<G>*>& contributions) {
+    std::int64_t sum = 0;
+    for (const auto* contribution : contributions) sum += contribution->header().merged;
+    return static_cast<int>(sum);
+  }
+
+  void finish_round(Control& control, int contributions, bool applied, bool skipped) {
+    const Outcome outcome{.contributions = contributions,
                           .culprit = control.round.poisoned_by,
                           .applied = applied,
                           .skipped = skipped};
@@ -403,6 +435,7 @@ class RoundEngine {
   Arrays arrays_;
   std::mutex reason_mutex_;
   std::string reason_;
+  std::vector<T> no_window_;  // zeros, for k = 1
 };
 
 }  // namespace detail

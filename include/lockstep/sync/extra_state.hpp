@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Named state that is no gradient, such as running statistics, with a stated rule for how replicas agree on it.
+/// Named state that is no gradient, such as running statistics, with a stated rule for how replicas agree on
+/// it.
 #pragma once
 
 #include <lockstep/config.hpp>
@@ -45,10 +46,10 @@ struct Assign {
 
 }  // namespace detail
 
-/// State beside the variables that replicas change on their own, and on which they agree now and then: whenever
-/// each of them calls `synchronise`. Every replica starts with the values in the set. Underneath it is a
-/// trainer of its own, so waits have a deadline, errors name who is missing, and replicas may leave: then the mean
-/// is over those who are there, and states of rule `first` stay as they were agreed on last.
+/// State beside the variables that replicas change on their own, and on which they agree now and then:
+/// whenever each of them calls `synchronise`. Every replica starts with the values in the set. Underneath it
+/// is a trainer of its own, so waits have a deadline, errors name who is missing, and replicas may leave:
+/// then the mean is over those who are there, and states of rule `first` stay as they were agreed on last.
 /// @code{.cpp}
 /// Variables<float> statistics;
 /// const auto mean = statistics.add("batch_norm/mean", Eigen::VectorXf::Zero(32));
@@ -74,7 +75,8 @@ class ExtraState {
   using Rules = std::function<StateRule(const VariableInfo&)>;
 
   /// A rule for each state. @throws InvalidArgument, UsageError as SyncReplicas does.
-  ExtraState(const Rules& rules, Variables<T>& variables, const ExtraStateOptions& options, const Net& net = {})
+  ExtraState(const Rules& rules, Variables<T>& variables, const ExtraStateOptions& options,
+             const Net& net = {})
       : trainer_(detail::Assign{}, variables,
                  {.replicas_to_aggregate = options.replicas,
                   .departure = Departure::shrink,
@@ -105,9 +107,10 @@ class ExtraState {
       return TensorTraits<M, T>::view(data() + handle.offset, handle.shape);
     }
 
-    /// Waits for the others' call and takes over what the rules give. @param options its weight counts in the means.
-    /// @throws InvalidArgument for the weight; TimeoutError, PeerFailed, Cancelled as `apply_gradients`: the own
-    /// values are as they were then.
+    /// Waits for the others' call and takes over what the rules give. @param options its weight counts in the
+    /// means.
+    /// @throws InvalidArgument for the weight; TimeoutError, PeerFailed, Cancelled as `apply_gradients`: the
+    /// own values are as they were then.
     void synchronise(const ApplyOptions& options = {}) {
       detail::expect_options(options);
       Contribution<T>& staged = replica_.staging();
@@ -115,7 +118,6 @@ class ExtraState {
       for (const VariableInfo& info : layout().infos())
         if (gives(info.id)) std::copy_n(data() + info.offset, info.size, staged.mark_dense(info.id));
       staged.header().unit = staged.header().total = options.weight;
-      staged.header().merged = 1;
       replica_.apply_merged(options);
       for (const VariableInfo& info : layout().infos())
         if (state_->rules_[info.id] != StateRule::own)
@@ -138,7 +140,9 @@ class ExtraState {
 
   /// Takes a replica number, usually that of the trainer's replica. It leaves when the object dies.
   /// @throws InvalidArgument if there is no such number; UsageError if somebody sits there.
-  Replica join(int place, std::stop_token stop = {}) { return Replica(*this, trainer_.join(place, std::move(stop))); }
+  Replica join(int place, std::stop_token stop = {}) {
+    return Replica(*this, trainer_.join(place, std::move(stop)));
+  }
 
   /// Forgets who has joined, left or failed, for a new run. @throws UsageError while a replica is active.
   void start_over() { trainer_.start_over(); }

@@ -7,12 +7,14 @@
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/finite.hpp>
 #include <lockstep/gradients/merge.hpp>
+#include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
-#include <lockstep/sync/engine.hpp>
+#include <lockstep/sync/participant.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -22,29 +24,19 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-namespace detail {
-template <class Engine>
-struct Announce {
-  Engine* engine;
-  void operator()() const { engine->announce(); }
-};
-}  // namespace detail
-
 /// A seat at a `SyncReplicas` trainer, made by its `join()`. Leaves when it is destroyed; when an exception
 /// destroys it, the others get `PeerFailed`.
 /// @par Thread safety One thread at a time; different replicas on different threads.
 template <class R, class Net, class T, class G>
 class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   using Engine = detail::RoundEngine<R, Net, T, G>;
+  using Participant = detail::Participant<Engine>;
   using Control = detail::Control;
 
  public:
   /// Used by `SyncReplicas::join`.
   SyncReplica(Engine& engine, int place, std::chrono::milliseconds deadline, std::stop_token stop)
-      : engine_(&engine),
-        deadline_(deadline),
-        stop_(std::move(stop)),
-        worker_(place),
+      : me_(std::make_unique<Participant>(engine, place, deadline, std::move(stop))),
         unwinding_(std::uncaught_exceptions()) {
     engine.session().exclusive([&](Control& control) {
       if (!control.round.can_join(place))
@@ -63,38 +55,22 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     }
   }
 
-  SyncReplica(SyncReplica&& other) noexcept
-      : engine_(std::exchange(other.engine_, nullptr)),
-        deadline_(other.deadline_),
-        stop_(std::move(other.stop_)),
-        worker_(std::move(other.worker_)),
-        scratch_(std::move(other.scratch_)),
-        snapshot_(std::move(other.snapshot_)),
-        unwinding_(other.unwinding_),
-        staged_(other.staged_),
-        pending_(other.pending_),
-        skipped_(other.skipped_),
-        round_(other.round_),
-        computed_at_(other.computed_at_),
-        label_step_(other.label_step_),
-        label_generation_(other.label_generation_),
-        step_(other.step_),
-        sequence_(other.sequence_) {}
+  SyncReplica(SyncReplica&&) noexcept = default;
   SyncReplica& operator=(SyncReplica&&) = delete;
 
   ~SyncReplica() {
-    if (!engine_ || engine_->is_in_forked_child()) return;  // the seat is the parent's
+    if (!me_ || engine().is_in_forked_child()) return;  // the seat is the parent's
     if (std::uncaught_exceptions() > unwinding_)
-      engine_->fail(index(), "an exception ended its loop");
+      engine().fail(index(), "an exception ended its loop");
     else
       depart();
   }
 
   // ---- where it is
 
-  int index() const { return worker_.place; }
+  int index() const { return me().index(); }
   /// Step of the variables that this replica sees.
-  std::int64_t global_step() const { return step_; }
+  std::int64_t global_step() const { return me().step(); }
   /// Accepted contributions at this replica number so far, over all who sat there: the key for the next
   /// batch.
   std::int64_t sequence() const { return sequence_; }
@@ -113,9 +89,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     Contribution<G>& staged = staging_slot();
     if (staged.is_empty())
       throw NoGradients(detail::text("apply_gradients: replica ", index(),
-                                     " has no gradient for any variable in step ", step_));
+                                     " has no gradient for any variable in step ", me().step()));
     staged.header().unit = staged.header().total = options.weight;
-    staged.header().merged = 1;
     return contribute(options);
   }
 
@@ -147,28 +122,36 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     return true;
   }
 
+  /// Its loop has failed: the others get `PeerFailed` with the reason.
+  void abandon(const std::string& reason) {
+    if (!me_) return;
+    engine().fail(index(), reason);
+    me_.reset();
+  }
+
   /// No more data: the others go on as the departure policy says. All views end.
   void leave() {
-    if (!engine_) return;
+    if (!me_) return;
     depart();
-    engine_ = nullptr;
+    me_.reset();
   }
 
   // ---- for GradientAccess and wrappers
 
-  const T* values() const { return snapshot_.empty() ? engine().updater().values() : snapshot_.data(); }
+  const T* values() const { return me().values(); }
   Contribution<G>& staging() {
     expect_free("gradient");
     return staging_slot();
   }
-  const T* slot_data(std::string_view name, std::uint32_t) const { return engine().updater().slot(name); }
+  const T* slot_data(std::string_view name, std::uint32_t id) const { return engine().slot(name, id); }
   Reduction reduction() const { return engine().options().reduction; }
 
  private:
-  Engine& engine() const {
-    if (!engine_) throw UsageError(detail::text("replica ", worker_.place, " has left"));
-    return *engine_;
+  Participant& me() const {
+    if (!me_) throw UsageError("replica: it has left");
+    return *me_;
   }
+  Engine& engine() const { return me().engine(); }
   /// The next contribution is written to the slot that the round does not hold.
   void find_free_slot(const Control& control) {
     staged_ = control.round.places[static_cast<std::size_t>(index())].published == 0 ? 1 : 0;
@@ -183,34 +166,41 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   void depart() {
     const int place = index();
-    engine_->session().exclusive([&](Control& control) {
+    engine().session().exclusive([&](Control& control) {
       if (pending_ && control.round.id == round_) control.round.withdraw(place);
       control.round.leave(place);
     });
-    engine_->announce();
-    if (engine_->options().driver == Driver::cooperative) {
+    engine().announce();
+    if (engine().options().driver == Driver::cooperative) {
       try {
-        engine_->advance(worker_);  // a round that its leaving has closed
+        engine().advance(me().worker());  // a round that its leaving has closed
       } catch (const std::exception& error) {
-        engine_->fail(place, error.what());
+        engine().fail(place, error.what());
       }
     }
-    if (engine_->options().hooks.end) {
+    if (engine().options().hooks.end) {
       try {
-        engine_->options().hooks.end(place);
+        engine().options().hooks.end(place);
       } catch (const std::exception& error) {
-        engine_->fail(place, error.what());
+        engine().fail(place, error.what());
       }
     }
   }
 
   StepResult contribute(const ApplyOptions& options) {
     Contribution<G>& staged = staging_slot();
+    staged.header().merged = 1;  // however many micro-batches are in it
     const SyncOptions& settings = engine().options();
-    const bool finite = settings.non_finite == NonFinite::propagate || all_finite(staged);
-    const bool poisons = !finite && settings.non_finite == NonFinite::skip_update;
-    if (finite && settings.clip_contribution_norm > 0)
-      staged.header().unit *= clip_factor(squared_norm(staged), settings.clip_contribution_norm);
+    const NonFinite policy = engine().non_finite();
+    const bool finite = policy == NonFinite::propagate || all_finite(staged);
+    const bool poisons = !finite && policy == NonFinite::skip_update;
+    if (finite && settings.clip_contribution_norm > 0) {
+      const FloatEnvironment same_everywhere;
+      ContributionHeader& header = staged.header();
+      const double mean =
+          header.unit / header.total;  // times the data: the gradient that this contribution stands for
+      header.unit *= clip_factor(squared_norm(staged) * mean * mean, settings.clip_contribution_norm);
+    }
     const auto slot = finite ? static_cast<std::int8_t>(staged_) : protocol::k_unpublished;
 
     std::int64_t merged_in = -1;  // round whose published contribution has been merged into the staged one
@@ -227,31 +217,31 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
           merged_in = round.id;
           return;
         }
-        round.label(index(), label_step_, label_generation_);
+        round.label(index(), me().label_step(), me().label_generation());
         verdict = round.contribute(index(), slot, poisons);
         round_ = round.id;
         sequence_ = place.sequence;
         if (verdict != protocol::Verdict::accepted) return;
         if (options.flush) control.flush = true;
-        plans =
-            cooperates() && round.phase == protocol::Phase::closed && engine().take_plan(control, worker_);
-        open = round.phase == protocol::Phase::collecting &&
-               (round.has_quota(index()) || round.take_token(index()));
+        plans = me().cooperates() && round.phase == protocol::Phase::closed &&
+                engine().take_plan(control, me().worker());
         waits = round.phase == protocol::Phase::collecting && round.ending == protocol::Ending::none;
+        open = waits && (round.has_quota(index()) || round.take_token(index()));
       });
       if (must_merge) {
+        const FloatEnvironment same_everywhere;
         Contribution<G>& earlier = engine().contribution(index(), 1 - staged_);
         detail::merge(earlier, staged, staged, scratch_);
         continue;
       }
-      computed_at_ = step_;
+      computed_at_ = me().step();
       if (verdict != protocol::Verdict::accepted) {
         staged.clear();
         return refused(verdict, options);
       }
       if (finite) staged_ = 1 - staged_;
       skipped_ = !finite;
-      if (plans) guarded([&] { engine().carry_out(worker_); });
+      if (plans) me().guarded([&] { engine().carry_out(me().worker()); });
       if (open) return round_is_open();
       pending_ = true;
       return wait_for_outcome(options, waits ? std::optional(seen) : std::nullopt);
@@ -262,7 +252,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   StepResult round_is_open() {
     staging_slot().clear();
     return {.status = skipped_ ? Status::skipped : Status::accepted,
-            .global_step = step_,
+            .global_step = me().step(),
             .round_open = true,
             .computed_at = computed_at_};
   }
@@ -274,29 +264,38 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
                       .computed_at = computed_at_};
     // A stale replica catches up at once; one that the round does not need waits for the update.
     if (verdict == protocol::Verdict::not_needed) {
-      const auto committed = [&] { return engine_->board().round.load(std::memory_order_acquire) != round_; };
-      const StepResult after = wait(options, std::nullopt, committed,
-                                    [&](const Control& control) { return control.round.id != round_; });
+      const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) != round_; };
+      const StepResult after = me().wait(options, std::nullopt, committed,
+                                         [&](const Control& control) { return control.round.id != round_; });
       if (after.status == Status::stopped) return after;
     } else {
-      observe(options);
+      me().observe(options);
     }
-    result.global_step = step_;
+    result.global_step = me().step();
     return result;
   }
 
   /// Waits until the contribution's round has ended, or wants more of this replica.
   StepResult wait_for_outcome(const ApplyOptions& options, std::optional<std::uint32_t> seen) {
     bool open = false;
-    const auto committed = [&] { return engine_->board().round.load(std::memory_order_acquire) != round_; };
-    const StepResult ended = wait(options, seen, committed, [&](Control& control) {
-      if (control.round.id != round_) return true;
-      open = control.round.phase == protocol::Phase::collecting &&
-             (control.round.has_quota(index()) || control.round.take_token(index()));
-      return open;
-    });
-    if (ended.status == Status::stopped) return ended;
+    const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) != round_; };
+    StepResult ended;
+    try {
+      ended = me().wait(options, seen, committed, [&](Control& control) {
+        if (control.round.id != round_) return true;
+        open = control.round.phase == protocol::Phase::collecting &&
+               control.round.ending == protocol::Ending::none &&
+               (control.round.has_quota(index()) || control.round.take_token(index()));
+        return open;
+      });
+    } catch (const TimeoutError&) {
+      throw;  // the contribution stands
+    } catch (...) {
+      pending_ = false;
+      throw;
+    }
     pending_ = false;
+    if (ended.status == Status::stopped) return ended;
     if (open) return round_is_open();
     const detail::Outcome outcome = engine().outcome(round_);
     staged_ = 0;
@@ -306,7 +305,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
                       : skipped_ || outcome.skipped ? Status::skipped
                       : outcome.applied             ? Status::accepted
                                                     : Status::accumulated,
-            .global_step = step_,
+            .global_step = me().step(),
             .contributions = outcome.contributions,
             .computed_at = computed_at_,
             .culprit = outcome.culprit};
@@ -314,7 +313,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   /// A replacement whose place has been served already waits for the next round.
   void wait_until_admitted() {
-    (void)wait(
+    (void)me().wait(
         {}, std::nullopt, [] { return false; },
         [&](const Control& control) {
           return control.round.has_quota(index()) || control.round.ending != protocol::Ending::none;
@@ -324,159 +323,14 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     });
   }
 
-  /// Sleeps and helps until `quick()` or, under exclusion, `done(control)`; then takes the variables as they
-  /// are.
-  /// @param seen the progress word before the caller looked at the state and found nothing to wait for yet.
-  template <class Quick, class Done>
-  StepResult wait(const ApplyOptions& options, std::optional<std::uint32_t> seen, Quick&& quick,
-                  Done&& done) {
-    const auto timeout = options.timeout.count() > 0 ? options.timeout : deadline_;
-    std::optional<Deadline> deadline;
-    std::optional<std::stop_callback<detail::Announce<Engine>>> wake_up;
-    Clock::time_point since;
-    const auto note_waiting = [&] {
-      if (deadline)
-        engine().waiting(index()).fetch_add((Clock::now() - since).count(), std::memory_order_relaxed);
-    };
-    for (;; seen.reset()) {
-      if (!reads_snapshot() && quick()) {
-        note_waiting();
-        read_board();
-        return {.status = Status::accepted, .global_step = step_};
-      }
-      bool is_done = false, busy = false;
-      auto ending = protocol::Ending::none;
-      int culprit = -1;
-      const std::uint32_t before = seen ? *seen : engine().progress().seen();
-      if (!seen) {
-        engine().session().exclusive([&](Control& control) {
-          protocol::Round& round = control.round;
-          is_done = done(control) && (!reads_snapshot() || round.hold(index()));
-          busy = round.phase == protocol::Phase::applying ||
-                 (round.phase == protocol::Phase::closed && round.ending == protocol::Ending::none);
-          ending = round.ending;
-          culprit = round.culprit;
-          if (is_done) take_note(control);
-        });
-      }
-      if (is_done) {
-        note_waiting();
-        if (reads_snapshot()) take_snapshot();
-        return {.status = Status::accepted, .global_step = step_};
-      }
-      if (busy && cooperates()) {
-        guarded([&] { engine().advance(worker_); });
-        if (engine().progress().seen() != before) continue;
-      }
-      if (stop_.stop_requested()) {
-        note_waiting();
-        throw Cancelled(detail::text("replica ", index(), ": cancelled while waiting in step ", step_));
-      }
-      if (ending != protocol::Ending::none && !busy) {
-        note_waiting();
-        return ended(ending, culprit);
-      }
-      if (!deadline) {
-        since = Clock::now();
-        deadline.emplace(timeout);
-        if (stop_.stop_possible()) wake_up.emplace(stop_, detail::Announce<Engine>{engine_});
-      } else if (deadline->passed()) {
-        note_waiting();
-        throw timed_out(timeout);
-      }
-      engine().session().wait(engine().progress(), before, deadline->end(), engine().replicas());
-    }
-  }
-
-  /// User code that runs inside an update (schedules, hooks) fails the trainer.
-  template <class F>
-  void guarded(F&& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      engine().fail(index(), error.what());
-      throw;
-    } catch (...) {
-      engine().fail(index(), "an exception that is no std::exception");
-      throw;
-    }
-  }
-  bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
-
-  StepResult ended(protocol::Ending ending, int culprit) {
-    pending_ = false;
-    staging_slot().clear();
-    if (ending == protocol::Ending::stopped)
-      return {.status = Status::stopped, .global_step = step_, .culprit = culprit};
-    const std::string reason = engine().failure_reason();
-    throw PeerFailed(detail::text("step ", step_, ": replica ", culprit, " failed",
-                                  reason.empty() ? ": it has left" : ": " + reason, "; replica ", index(),
-                                  " cannot go on"),
-                     culprit);
-  }
-
-  TimeoutError timed_out(std::chrono::milliseconds timeout) {
-    std::vector<Missing> missing = engine().missing();
-    missing.erase(std::remove_if(missing.begin(), missing.end(),
-                                 [&](const Missing& m) { return m.replica == index(); }),
-                  missing.end());
-    const std::string who = missing.empty() ? "the chief" : to_string(missing);
-    return TimeoutError(
-        detail::text("replica ", index(), " waited ", timeout.count(), " ms in step ", step_, " for: ", who),
-        std::move(missing));
-  }
-
-  void observe(const ApplyOptions& options) {
-    (void)wait(
-        options, std::nullopt, [] { return false; },
-        [](const Control& control) { return control.round.phase != protocol::Phase::applying; });
-  }
-  /// The variables that it computes with from now on are those of this moment.
-  void take_note(const Control& control) {
-    label_step_ = control.round.global_step;
-    label_generation_ = control.round.generation;
-    step_ = control.updater.window.global_step;
-  }
-  /// The same without exclusion, right after a commit: no update can start before this replica contributes
-  /// again.
-  void read_board() {
-    const detail::Board& board = engine().board();
-    label_step_ = board.round_step.load(std::memory_order_relaxed);
-    label_generation_ = board.generation.load(std::memory_order_relaxed);
-    step_ = board.step.load(std::memory_order_relaxed);
-  }
-
-  bool reads_snapshot() const {
-    const SyncOptions& options = engine_->options();
-    if (options.reading != Reading::automatic) return options.reading == Reading::snapshot;
-    return options.replicas_to_aggregate < options.replicas() ||
-           options.init_tokens > options.replicas_to_aggregate - options.replicas();
-  }
-  /// Copies the variables while a hold keeps them still.
-  void take_snapshot() {
-    const auto size = static_cast<std::size_t>(engine().updater().layout().size());
-    snapshot_.resize(size);
-    std::copy_n(engine().updater().values(), size, snapshot_.data());
-    engine().session().exclusive([&](Control& control) { control.round.release(index()); });
-    engine().announce();
-    if (cooperates()) guarded([&] { engine().advance(worker_); });
-  }
-
-  Engine* engine_;
-  std::chrono::milliseconds deadline_;
-  std::stop_token stop_;
-  detail::Worker<T, G> worker_;
+  std::unique_ptr<Participant> me_;
   Contributors<T, G> scratch_;
-  std::vector<T> snapshot_;
   int unwinding_;
   int staged_ = 0;        // slot that the next contribution is written to
   bool pending_ = false;  // a published contribution whose outcome is not known yet
   bool skipped_ = false;
   std::int64_t round_ = 0;
   std::int64_t computed_at_ = 0;
-  std::int64_t label_step_ = 0;  // what its gradients were computed with, in terms of the round
-  std::int64_t label_generation_ = 0;
-  std::int64_t step_ = 0;
   std::int64_t sequence_ = 0;
 };
 

@@ -8,9 +8,11 @@
 #include <lockstep/sync/engine.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <stop_token>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -48,21 +50,40 @@ void run_replica_threads(int count, F&& body) {
   if (consequence) std::rethrow_exception(consequence);
 }
 
-/// Waits until the open round has closed and carries it out. Returns the global step after it.
+/// Waits until the open round has closed and carries it out, and no other one. Returns the global step after
+/// it.
+/// @throws PeerFailed or Cancelled if no round will be completed any more; TimeoutError; what a schedule or
+/// hook throws, and then the replicas are told.
 template <class Engine>
 std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, const std::stop_token& stop) {
   const Deadline deadline(timeout);
   typename Engine::WorkerType worker(0);
   const std::stop_callback wake_up(stop, [&] { engine.announce(); });
-  const auto now = [&](Control& control) {
-    return std::pair(control.round.id, control.updater.window.global_step);
+  struct Now {
+    std::int64_t round, step;
+    protocol::Ending ending;
+    int culprit;
   };
-  const std::int64_t round = engine.session().exclusive(now).first;
+  const auto look = [](Control& control) {
+    return Now{control.round.id, control.updater.window.global_step, control.round.ending,
+               control.round.culprit};
+  };
+  const std::int64_t round = engine.session().exclusive(look).round;
   for (;;) {
     const std::uint32_t seen = engine.progress().seen();
-    engine.advance(worker);
-    const auto [id, step] = engine.session().exclusive(now);
-    if (id != round) return step;
+    try {
+      engine.advance(worker, round);
+    } catch (const std::exception& error) {
+      engine.fail(protocol::k_nobody, error.what());
+      throw;
+    }
+    const Now now = engine.session().exclusive(look);
+    if (now.round != round) return now.step;
+    if (now.ending == protocol::Ending::failed)
+      throw PeerFailed(text("chief_step: replica ", now.culprit, " failed: ", engine.failure_reason()),
+                       now.culprit);
+    if (now.ending == protocol::Ending::stopped)
+      throw Cancelled(text("chief_step: training has ended, replica ", now.culprit, " has left"));
     if (stop.stop_requested()) throw Cancelled("chief_step: cancelled");
     if (deadline.passed()) {
       std::vector<Missing> missing = engine.missing();

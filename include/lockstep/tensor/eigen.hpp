@@ -11,9 +11,17 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-/// Any dense Eigen expression; the handle remembers its plain object type.
+namespace detail {
+template <class Derived>
+void as_dense(const Eigen::DenseBase<Derived>&);  // not defined
+
+/// A dense Eigen expression, also one whose class derives from another expression, as that of `v.head(n)` does.
 template <class Expr>
-requires std::derived_from<Expr, Eigen::DenseBase<Expr>>
+concept DenseEigen = requires(const Expr& expr) { as_dense(expr); };
+}  // namespace detail
+
+/// Any dense Eigen expression; the handle remembers its plain object type.
+template <detail::DenseEigen Expr>
 struct TensorOf<Expr> {
   using type = typename Expr::PlainObject;
 };

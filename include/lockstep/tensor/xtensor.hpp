@@ -119,6 +119,14 @@ struct XtensorTraits {
     else
       xt::noalias(target) = xt::cast<G>(expr);
   }
+  /// The values of an xtensor expression in row-major memory of their own; other ranges are that already.
+  template <class Range>
+  static decltype(auto) contiguous(const Range& range) {
+    if constexpr (XtensorExpression<Range>)
+      return xt::xarray<std::remove_cv_t<typename Range::value_type>, xt::layout_type::row_major>(range);
+    else
+      return (range);
+  }
 
  private:
   template <class U>

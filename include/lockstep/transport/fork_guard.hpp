@@ -3,10 +3,11 @@
 /// Knows a forked child from the process that it was copied from.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+
+#include <atomic>
+#include <cstdint>
 
 #if __has_include(<pthread.h>)
 #include <pthread.h>

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Somebody who waits for rounds: sleeps, helps with updates, and knows which variables it has seen.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/optimizers/step_result.hpp>
+#include <lockstep/sync/engine.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+template <class Engine>
+struct Announce {
+  Engine* engine;
+  void operator()() const { engine->announce(); }
+};
+
+/// @tparam Engine the round engine that it takes part in.
+template <class Engine>
+class Participant {
+ public:
+  using T = typename Engine::Scalar;
+
+  Participant(Engine& engine, int place, std::chrono::milliseconds deadline, std::stop_token stop)
+      : engine_(&engine), deadline_(deadline), stop_(std::move(stop)), worker_(place) {}
+
+  Engine& engine() const { return *engine_; }
+  typename Engine::WorkerType& worker() { return worker_; }
+  int index() const { return worker_.place; }
+  /// Step of the variables that it sees, as the optimizer counts.
+  std::int64_t step() const { return step_; }
+  /// The same as rounds label gradients.
+  std::int64_t label_step() const { return label_step_; }
+  std::int64_t label_generation() const { return label_generation_; }
+  /// First element of the variables as it sees them.
+  const T* values() const { return snapshot_.empty() ? engine_->updater().values() : snapshot_.data(); }
+
+  /// Sleeps and helps until `quick()` or, under exclusion, `done(control)`; then takes the variables as they
+  /// are.
+  /// @param seen the progress word before the caller looked at the state and found nothing to wait for yet.
+  template <class Quick, class Done>
+  StepResult wait(const ApplyOptions& options, std::optional<std::uint32_t> seen, Quick&& quick,
+                  Done&& done) {
+    const auto timeout = options.timeout.count() > 0 ? options.timeout : deadline_;
+    std::optional<Deadline> deadline;
+    std::optional<std::stop_callback<detail::Announce<Engine>>> wake_up;
+    Clock::time_point since;
+    const auto note_waiting = [&] {
+      if (deadline)
+        engine_->waiting(index()).fetch_add((Clock::now() - since).count(), std::memory_order_relaxed);
+    };
+    for (;; seen.reset()) {
+      if (!reads_snapshot() && quick()) {
+        note_waiting();
+        read_board();
+        return {.status = Status::accepted, .global_step = step_};
+      }
+      bool is_done = false, busy = false;
+      auto ending = protocol::Ending::none;
+      int culprit = -1;
+      const std::uint32_t before = seen ? *seen : engine_->progress().seen();
+      if (!seen) {
+        engine_->session().exclusive([&](Control& control) {
+          protocol::Round& round = control.round;
+          is_done = done(control) && (!reads_snapshot() || round.hold(index()));
+          busy = round.phase == protocol::Phase::applying ||
+                 (round.phase == protocol::Phase::closed && round.ending == protocol::Ending::none);
+          ending = round.ending;
+          culprit = round.culprit;
+          if (is_done) take_note(control);
+        });
+      }
+      if (is_done) {
+        note_waiting();
+        if (reads_snapshot()) take_snapshot();
+        return {.status = Status::accepted, .global_step = step_};
+      }
+      if (busy && cooperates()) {
+        guarded([&] { engine_->advance(worker_); });
+        if (engine_->progress().seen() != before) continue;
+      }
+      if (stop_.stop_requested()) {
+        note_waiting();
+        throw Cancelled(detail::text("replica ", index(), ": cancelled while waiting in step ", step_));
+      }
+      if (ending != protocol::Ending::none && !busy) {
+        note_waiting();
+        return ended(ending, culprit);
+      }
+      if (!deadline) {
+        since = Clock::now();
+        deadline.emplace(timeout);
+        if (stop_.stop_possible()) wake_up.emplace(stop_, detail::Announce<Engine>{engine_});
+      } else if (deadline->passed()) {
+        note_waiting();
+        throw timed_out(timeout);
+      }
+      engine_->session().wait(engine_->progress(), before, deadline->end(), engine_->replicas());
+    }
+  }
+
+  /// User code that runs inside an update (schedules, hooks) fails the trainer.
+  template <class F>
+  void guarded(F&& f) {
+    try {
+      f();
+    } catch (const std::exception& error) {
+      engine_->fail(index(), error.what());
+      throw;
+    } catch (...) {
+      engine_->fail(index(), "an exception that is no std::exception");
+      throw;
+    }
+  }
+  bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
+
+  /// Takes the variables as they are, once no update is being written.
+  void observe(const ApplyOptions& options) {
+    (void)wait(
+        options, std::nullopt, [] { return false; },
+        [](const Control& control) { return control.round.phase != protocol::Phase::applying; });
+  }
+
+ private:
+  StepResult ended(protocol::Ending ending, int culprit) {
+    if (ending == protocol::Ending::stopped)
+      return {.status = Status::stopped, .global_step = step_, .culprit = culprit};
+    const std::string reason = engine_->failure_reason();
+    const std::string who = culprit == protocol::k_nobody ? "the chief" : text("replica ", culprit);
+    throw PeerFailed(
+        text("step ", step_, ": ", who, " failed", reason.empty() ? ": it has left" : ": " + reason,
+             "; replica ", index(), " cannot go on"),
+        culprit);
+  }
+
+  TimeoutError timed_out(std::chrono::milliseconds timeout) {
+    std::vector<Missing> missing = engine_->missing();
+    missing.erase(std::remove_if(missing.begin(), missing.end(),
+                                 [&](const Missing& m) { return m.replica == index(); }),
+                  missing.end());
+    const std::string who = missing.empty() ? "the chief" : to_string(missing);
+    return TimeoutError(
+        detail::text("replica ", index(), " waited ", timeout.count(), " ms in step ", step_, " for: ", who),
+        std::move(missing));
+  }
+
+  /// The variables that it computes with from now on are those of this moment.
+  void take_note(const Control& control) {
+    label_step_ = control.round.global_step;
+    label_generation_ = control.round.generation;
+    step_ = control.updater.window.global_step;
+  }
+  /// The same without exclusion, right after a commit: no update can start before this replica contributes
+  /// again.
+  void read_board() {
+    const detail::Board& board = engine_->board();
+    label_step_ = board.round_step.load(std::memory_order_relaxed);
+    label_generation_ = board.generation.load(std::memory_order_relaxed);
+    step_ = board.step.load(std::memory_order_relaxed);
+  }
+
+  bool reads_snapshot() const {
+    const SyncOptions& options = engine_->options();
+    if (options.reading != Reading::automatic) return options.reading == Reading::snapshot;
+    return options.replicas_to_aggregate < options.replicas() ||
+           options.init_tokens > options.replicas_to_aggregate - options.replicas();
+  }
+  /// Copies the variables while a hold keeps them still.
+  void take_snapshot() {
+    const auto size = static_cast<std::size_t>(engine_->updater().layout().size());
+    snapshot_.resize(size);
+    std::copy_n(engine_->updater().values(), size, snapshot_.data());
+    engine_->session().exclusive([&](Control& control) { control.round.release(index()); });
+    engine_->announce();
+    if (cooperates()) guarded([&] { engine_->advance(worker_); });
+  }
+
+  Engine* engine_;
+  std::chrono::milliseconds deadline_;
+  std::stop_token stop_;
+  typename Engine::WorkerType worker_;
+  std::vector<T> snapshot_;
+  std::int64_t label_step_ = 0;
+  std::int64_t label_generation_ = 0;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# shellcheck shell=bash
 # Functions that the scripts share; to be sourced.
 
 # install_packages PACKAGE... installs those Debian packages that are missing.
@@ -16,11 +17,11 @@ install_packages() {
   echo "installing Debian packages: ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
 }
 
-# configure BUILD_DIR MESON_OPTION... sets up a build folder, or brings an existing one up to date; shows what Meson
-# says when it fails.
+# configure BUILD_DIR MESON_OPTION... sets up a build folder, or brings an existing one up to date; shows what
+# Meson says when it fails.
 configure() {
   local build=$1 output
   shift

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Checks that the sections of a source are rejected, each for the reason it names: run.py SOURCE -- COMPILER ARGUMENT...
+"""Checks that the sections of a source are rejected, each for the reason it names.
+
+run.py SOURCE -- COMPILER ARGUMENT...
 
     // expect-error(SECTION_no_rank): \\[lockstep\\.transport\\.rank\\]
     #if defined(SECTION_no_rank)

@@ -278,11 +278,8 @@ struct GradientAggregation<Inner> {
   auto stats(int place) const requires requires(const Inner& trainer) { trainer.stats(0); }
   { return inner.stats(place); }
   decltype(auto) variables() const { return inner.variables(); }
-  std::vector<std::string> slot_names() const {
-    std::vector<std::string> names = inner.slot_names();
-    names.emplace_back(k_grad_accum);
-    return names;
-  }
+  /// The slots of the inner optimizer; "grad_accum" belongs to the replicas.
+  std::vector<std::string> slot_names() const { return inner.slot_names(); }
   template <class M>
   auto slot(std::string_view name, const M& handle) const {
     return inner.slot(name, handle);

@@ -11,5 +11,6 @@
 #include <lockstep/optimizers/local.hpp>
 #include <lockstep/optimizers/optimizers.hpp>
 #include <lockstep/per_variable/granularity.hpp>
+#include <lockstep/sync/extra_state.hpp>
 #include <lockstep/sync_replicas.hpp>
 #include <lockstep/transport/in_process.hpp>

@@ -13,7 +13,8 @@ void run_init_tokens(const Json& scenario, Report& report) {
   const Json& inputs = scenario.at("inputs");
   const auto to_aggregate = inputs.at("replicas_to_aggregate").get<Index>();
   const Json& total = inputs.at("total_num_replicas");
-  const auto replicas = total.is_null() ? std::nullopt : std::optional(total.get<Index>());
+  std::optional<Index> replicas;
+  if (!total.is_null()) replicas = total.get<Index>();
   const auto init_tokens = [&]() -> Json {
     const auto num_tokens = inputs.at("num_tokens").get<Index>();
     return {{"status", "ok"}, {"value", lockstep::protocol::init_tokens(to_aggregate, replicas, num_tokens)}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// Replaces operator new and delete by ones that count. The array and nothrow forms of the library call
-/// these.
+/// these. They are weak, because the sanitizers of clang bring their own, which then win and count nothing.
 #include "support/allocations.hpp"
 
 #include <cstddef>
@@ -27,22 +27,29 @@ void* allocate(std::size_t bytes, std::align_val_t alignment) noexcept {
 
 std::uint64_t lockstep::test::allocations() { return count; }
 
-void* operator new(std::size_t bytes) {
+[[gnu::weak]] void* operator new(std::size_t bytes) {
   if (void* memory = allocate(bytes)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::weak]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   if (void* memory = allocate(bytes, alignment)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
-void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+[[gnu::weak]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes);
+}
+[[gnu::weak]] void* operator new(std::size_t bytes, std::align_val_t alignment,
+                                 const std::nothrow_t&) noexcept {
   return allocate(bytes, alignment);
 }
 
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { std::free(memory); }
+[[gnu::weak]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::weak]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::weak]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::weak]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::weak]] void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+[[gnu::weak]] void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}

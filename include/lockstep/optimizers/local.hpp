@@ -192,7 +192,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
     core.updater.list(plan, contributions, 1, core.sources);
     if (plan.applies && options_.clip_norm > 0)
       core.updater.list(plan, contributions,
-                        clip_factor(core.updater.squared_norm(core.sources, 0, size), options_.clip_norm),
+                        clip_factor(core.updater.squared_norm(core.sources), options_.clip_norm),
                         core.sources);
     if (core.team && (!plan.applies || Updater<R, T, G>::by_elements))
       core.team->run([&](Index begin, Index end) { core.updater.run(plan, core.sources, begin, end); });

@@ -185,6 +185,16 @@ class Updater {
       apply_variables(runs, begin, end);
   }
 
+  /// Sum of squares of the mean over everything: item by item, as replicas that share the work form it.
+  double squared_norm(const Contributors<T, G>& sources) const noexcept {
+    double sum = 0;
+    for (Index i = 0; i < items(); ++i) {
+      const auto [begin, end] = item(i);
+      sum += squared_norm(sources, begin, end);
+    }
+    return sum;
+  }
+
   /// Sum of squares of the mean over [begin, end), in double.
   double squared_norm(const Contributors<T, G>& sources, Index begin, Index end) const noexcept {
     const FloatEnvironment same_everywhere;

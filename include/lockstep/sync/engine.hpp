@@ -167,7 +167,8 @@ class RoundEngine {
     const Deadline deadline(options_.deadline);
     for (;;) {
       const std::uint32_t seen = progress().seen();
-      if (session().exclusive([](Control& control) { return control.round.hold(); })) break;
+      if (session().exclusive([](Control& control) { return control.planner < 0 && control.round.hold(); }))
+        break;
       if (options_.driver == Driver::cooperative) advance(me);
       if (deadline.passed()) throw TimeoutError("snapshot: the update under way does not end", missing());
       session_.wait(progress(), seen, deadline.end(), replicas());

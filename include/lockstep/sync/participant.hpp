@@ -73,7 +73,9 @@ class Participant {
       if (!seen) {
         engine_->session().exclusive([&](Control& control) {
           protocol::Round& round = control.round;
-          is_done = done(control) && (!reads_snapshot() || round.hold(index()));
+          // A plan that was taken becomes an update without another look at the holds.
+          const bool may_hold = reads_snapshot() && control.planner < 0;
+          is_done = (!reads_snapshot() || may_hold) && done(control) && (!may_hold || round.hold(index()));
           busy = round.phase == protocol::Phase::applying ||
                  (round.phase == protocol::Phase::closed && round.ending == protocol::Ending::none);
           ending = round.ending;

@@ -48,11 +48,12 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     staging_slot().clear();
     try {
       wait_until_admitted();
-      if (engine.options().hooks.begin) engine.options().hooks.begin(place);
-    } catch (const std::exception& error) {
-      engine.fail(place, error.what());
+    } catch (...) {
+      engine.session().exclusive([&](Control& control) { control.round.leave(place); });
+      engine.announce();
       throw;
     }
+    if (engine.options().hooks.begin) me_->guarded([&] { engine.options().hooks.begin(place); });
   }
 
   SyncReplica(SyncReplica&&) noexcept = default;

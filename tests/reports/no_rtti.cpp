@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// BR-137: the library builds without run-time type information and without OpenMP. Compiled only, see
+// meson.build.
+#include <lockstep/lockstep.hpp>
+#include <lockstep/sync/extra_state.hpp>
+
+using namespace lockstep;
+
+template class lockstep::Local<GradientAggregation<Adam>>;
+template class lockstep::SyncReplicas<PerVariable<AdamW>, InProcess>;
+template struct lockstep::GradientAggregation<SyncReplicas<Sgd, InProcess>>;
+template class lockstep::ExtraState<InProcess, double>;

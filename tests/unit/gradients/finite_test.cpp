@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+#include "support/catch.hpp"
+#include "unit/gradients/pile.hpp"
+#include <lockstep/gradients/finite.hpp>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+TEMPLATE_TEST_CASE("finite: NaN and infinity are found at every place", "[gradients][finite]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  using G = TestType;
+  using Limits = std::numeric_limits<G>;
+  for (const Index size : k_sizes) {
+    INFO(size << " elements");
+    std::vector<G> data(static_cast<std::size_t>(size), static_cast<G>(1));
+    CHECK_FALSE(detail::any_non_finite(data.data(), size));
+    CHECK_FALSE(detail::any_non_finite(data.data(), 0));
+    bool found = true, clean = true;
+    for (Index at = 0; at<size; at += size> 40 && at > 20 && at < size - 20 ? 97 : 1) {
+      const G harmful[] = {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(),
+                           -Limits::infinity()};
+      const G harmless[] = {Limits::max(), -Limits::max(), Limits::denorm_min(), Limits::min(),
+                            static_cast<G>(-0.0F)};
+      for (const G value : harmful) {
+        data[static_cast<std::size_t>(at)] = value;
+        found = found && detail::any_non_finite(data.data(), size);
+        clean = clean && !detail::any_non_finite(data.data(), at);  // what lies behind does not count
+      }
+      for (const G value : harmless) {
+        data[static_cast<std::size_t>(at)] = value;
+        clean = clean && !detail::any_non_finite(data.data(), size);
+      }
+    }
+    CHECK(found);
+    CHECK(clean);
+  }
+}
+
+TEST_CASE("finite: only present elements count", "[gradients][finite]") {
+  Pile<float> pile({{3}, {5, 2}, {4200, 1}}, 1);
+  Contribution<float>& c = pile[0];
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::fill(c.data(), c.data() + pile.layout.size(), nan);
+  CHECK(all_finite(c));
+  CHECK(squared_norm(c) == 0);
+
+  c.mark_dense(0);
+  for (int i = 0; i < 3; ++i) c.data()[i] = 2;  // the padding stays NaN
+  c.mark_rows(1);
+  c.rows(1).insert(1);
+  c.rows(1).insert(4);
+  float* rows = c.data() + pile.layout[1].offset;
+  for (const int i : {2, 3, 8, 9}) rows[i] = 3;
+  c.mark_rows(2);
+  for (const Index row : {63, 64, 4095, 4096, 4199}) {
+    c.rows(2).insert(row);
+    c.data()[pile.layout[2].offset + row] = 1;
+  }
+  CHECK(all_finite(c));
+  CHECK(squared_norm(c) == 3 * 4 + 4 * 9 + 5);
+
+  rows[9] = std::numeric_limits<float>::infinity();
+  CHECK_FALSE(all_finite(c));
+  rows[9] = 3;
+  c.data()[pile.layout[2].offset + 4096] = nan;
+  CHECK_FALSE(all_finite(c));
+  c.data()[pile.layout[2].offset + 4096] = 1;
+  c.data()[2] = nan;
+  CHECK_FALSE(all_finite(c));
+  c.clear();
+  CHECK(all_finite(c));
+}
+
+TEMPLATE_TEST_CASE("finite: the squared norm is summed in double", "[gradients][finite]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  for (const Index size : k_sizes) {
+    Pile<double, TestType> pile({{size}}, 1);
+    Numbers numbers(static_cast<std::uint64_t>(size));
+    fill_dense(pile[0], 0, numbers);
+    double expected = 0;
+    for (Index i = 0; i < size; ++i)
+      expected += static_cast<double>(pile[0].data()[i]) * static_cast<double>(pile[0].data()[i]);
+    CHECK(squared_norm(pile[0]) == Approx(expected).epsilon(1e-13));
+  }
+}
+
+TEST_CASE("finite: the clip factor brings a norm down to the limit and never up", "[gradients][finite]") {
+  CHECK(clip_factor(25, 5) == 1);
+  CHECK(clip_factor(25, 6) == 1);
+  CHECK(clip_factor(25, 1) == 0.2);
+  CHECK(clip_factor(0, 1) == 1);
+  CHECK(clip_factor(1e-300, 1) == 1);
+  CHECK(clip_factor(4, 1e-3) == 0.0005);
+}

@@ -265,7 +265,8 @@ struct GradientAggregation<Inner> {
             try {
               loop(aggregating);
             } catch (const std::exception& error) {
-              aggregating.inner().abandon(error.what());
+              if constexpr (requires { aggregating.inner().abandon(error.what()); })
+                aggregating.inner().abandon(error.what());
               throw;
             }
           }

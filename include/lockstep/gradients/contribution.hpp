@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <cstring>
-
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -117,8 +116,8 @@ class Contribution {
     }
   }
 
-  /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at. Writes nothing the
-  /// second time, so views that others took after the first time stay valid.
+  /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at. Writes
+  /// nothing the second time, so views that others took after the first time stay valid.
   void zero_absent(std::uint32_t id) {
     const VariableInfo& info = (*layout_)[id];
     G* data = data_ + info.offset;

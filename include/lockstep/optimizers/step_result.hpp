@@ -70,7 +70,8 @@ inline void expect_weight(double weight) {
 inline void expect_options(const ApplyOptions& options) {
   expect_weight(options.weight);
   if (options.timeout.count() < 0)
-    throw InvalidArgument(text("apply_gradients: timeout must not be negative, got ", options.timeout.count(), " ms"));
+    throw InvalidArgument(
+        text("apply_gradients: timeout must not be negative, got ", options.timeout.count(), " ms"));
 }
 
 }  // namespace detail

@@ -15,9 +15,12 @@ namespace detail {
 template <class Derived>
 void as_dense(const Eigen::DenseBase<Derived>&);  // not defined
 
-/// A dense Eigen expression, also one whose class derives from another expression, as that of `v.head(n)` does.
+/// A dense Eigen expression, also one whose class derives from another expression, as that of `v.head(n)`
+/// does.
 template <class Expr>
-concept DenseEigen = requires(const Expr& expr) { as_dense(expr); };
+concept DenseEigen = requires(const Expr& expr) {
+  as_dense(expr);
+};
 }  // namespace detail
 
 /// Any dense Eigen expression; the handle remembers its plain object type.

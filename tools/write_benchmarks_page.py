@@ -23,4 +23,7 @@ def read(file):
 
 text = page.read_text(encoding="utf-8")
 text = put(text, "goals", f"Measured {read('conditions.txt').strip()}.\n\n{read('goals.md')}")
+plots = sorted((page.parent / "plots").glob("*.svg"))
+if plots:
+    text = put(text, "plots", "\n\n".join(f"![{plot.stem.replace('_', ' ')}](plots/{plot.name})" for plot in plots))
 page.write_text(text, encoding="utf-8")

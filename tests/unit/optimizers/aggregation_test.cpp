@@ -224,6 +224,19 @@ TEST_CASE("aggregation: a sum does not divide", "[optimizers][aggregation]") {
   CHECK(model.moved() == 5);
 }
 
+TEST_CASE("aggregation: sums and the historical variants keep the weights, and divide by nothing or k",
+          "[optimizers][aggregation]") {
+  for (const AggregationOptions& options :
+       {AggregationOptions{.grad_steps = 3, .reduction = Reduction::sum},
+        AggregationOptions{.grad_steps = 3, .variant = AggregationVariant::tpu}}) {
+    One model(options);
+    model.step(1, {.weight = 2});
+    model.step(10, {.weight = 1});
+    model.step(4, {.weight = 5});
+    CHECK(model.moved() == Approx(32 / (options.reduction == Reduction::sum ? 1.0 : 3.0)).epsilon(1e-14));
+  }
+}
+
 TEST_CASE("aggregation: absent micro-batches count as zero, absent variables do not move",
           "[optimizers][aggregation]") {
   Variables<double> variables;
@@ -419,22 +432,24 @@ TEST_CASE("aggregation: one accumulator for k > 1 and none for k = 1", "[optimiz
 }
 
 TEST_CASE("aggregation: k = 1 gives the bits of the bare rule", "[optimizers][aggregation]") {
-  const auto run = [](const auto& recipe) {
+  const auto run = [](const auto& recipe, double weight) {
     Variables<float> variables;
     const auto w = variables.add("w", Eigen::VectorXf::Ones(33));
     Local local{recipe, variables};
     for (int t = 1; t < 6; ++t) {
       local.set_gradient(w, Eigen::VectorXf::LinSpaced(33, -0.3F, 0.1F * static_cast<float>(t)));
-      local.apply_gradients({.weight = 0.1 * t});
+      local.apply_gradients({.weight = 1 + weight * t});
     }
     return Eigen::VectorXf(local.value(w));
   };
-  const Eigen::VectorXf bare = run(Adam{});
+  const Eigen::VectorXf bare = run(Adam{}, 0);
+  CHECK(run(Adam{}, 0.1) == bare);
+  CHECK(run(GradientAggregation<Adam>{Adam{}, {.grad_steps = 1}}, 0.1) == bare);
   for (const AggregationVariant variant :
        {AggregationVariant::own_counter, AggregationVariant::gpu, AggregationVariant::tpu,
         AggregationVariant::mlperf_v1, AggregationVariant::early, AggregationVariant::lingvo})
-    CHECK(run(GradientAggregation<Adam>{Adam{}, {.grad_steps = 1, .variant = variant}}) == bare);
-  CHECK(run(GradientAggregation<Adam>{Adam{}, {.grad_steps = 1, .reduction = Reduction::sum}}) == bare);
+    CHECK(run(GradientAggregation<Adam>{Adam{}, {.grad_steps = 1, .variant = variant}}, 0) == bare);
+  CHECK(run(GradientAggregation<Adam>{Adam{}, {.grad_steps = 1, .reduction = Reduction::sum}}, 0) == bare);
 }
 
 TEST_CASE("aggregation: a snapshot holds the open window", "[optimizers][aggregation]") {

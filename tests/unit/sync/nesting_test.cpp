@@ -221,6 +221,29 @@ TEST_CASE("nesting: sums in time and over replicas", "[sync][nesting][thread]") 
     }
 }
 
+TEST_CASE("nesting: with one replica a window is the same inside and outside, weights and all",
+          "[sync][nesting]") {
+  using enum AggregationVariant;
+  for (const AggregationVariant variant : {own_counter, gpu, tpu, mlperf_v1, early, lingvo})
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+      if (variant != own_counter && reduction == Reduction::sum) continue;
+      INFO("variant " << static_cast<int>(variant) << ", " << to_string(reduction));
+      const AggregationOptions options{.grad_steps = 3, .reduction = reduction, .variant = variant};
+      const auto run = [&](auto&& make) {
+        Net<> net;
+        auto trainer = make(net.variables);
+        trainer.run([&](auto& replica) {
+          for (int i = 1; i <= 6; ++i) step(replica, net.w, i * i, {.weight = 1.0 + i % 3});
+        });
+        return net.value();
+      };
+      const double inside = run([&](auto& v) { return Local{GradientAggregation<Sgd>{Sgd{1.0}, options}, v}; });
+      const double outside = run([&](auto& v) { return GradientAggregation{Local{Sgd{1.0}, v}, options}; });
+      CHECK(inside == Approx(outside).epsilon(1e-14));
+      CHECK(inside != 0);
+    }
+}
+
 TEST_CASE("nesting: flush hands over what is there", "[sync][nesting][thread]") {
   const Watchdog watchdog;
   {

@@ -237,7 +237,9 @@ TEST_CASE("nesting: with one replica a window is the same inside and outside, we
         });
         return net.value();
       };
-      const double inside = run([&](auto& v) { return Local{GradientAggregation<Sgd>{Sgd{1.0}, options}, v}; });
+      const double inside = run([&](auto& v) {
+        return Local{GradientAggregation<Sgd>{Sgd{1.0}, options}, v};
+      });
       const double outside = run([&](auto& v) { return GradientAggregation{Local{Sgd{1.0}, v}, options}; });
       CHECK(inside == Approx(outside).epsilon(1e-14));
       CHECK(inside != 0);

@@ -85,16 +85,7 @@ class SyncReplicas {
   /// Forgets who has joined, left or failed, so that replicas may join anew. The variables, slots and
   /// counters stay.
   /// @throws UsageError while a replica is active.
-  void start_over() {
-    engine_->session().exclusive([&](detail::Control& control) {
-      if (const int active = control.round.active(); active > 0)
-        throw UsageError(detail::text("run: ", active, " replicas are still active"));
-      control.round.reset_membership();
-      control.planner = control.committer = -1;
-      control.flush = false;
-    });
-    engine_->forget_failure();
-  }
+  void start_over() { engine_->start_over(); }
 
   /// With `Driver::chief`: waits for the round to close and carries out its update.
   /// @throws TimeoutError with the replicas that are missing.
@@ -136,8 +127,7 @@ class SyncReplicas {
   /// @throws TimeoutError if an update under way does not end within the deadline.
   Snapshot<T> snapshot() const {
     Snapshot<T> result;
-    detail::Worker<T, G> worker(0);
-    engine_->while_still(worker, [&] {
+    engine_->while_still([&] {
       const UpdaterState state =
           engine_->session().exclusive([](detail::Control& control) { return control.updater; });
       result = engine_->updater().save(state);
@@ -149,8 +139,7 @@ class SyncReplicas {
   /// place meanwhile.
   /// @throws LayoutMismatch if it is of other variables or another rule; nothing has changed then.
   void restore(const Snapshot<T>& snapshot) {
-    detail::Worker<T, G> worker(0);
-    engine_->while_still(worker, [&] { engine_->restore(snapshot); });
+    engine_->restore(snapshot);
   }
 
   // ---- the wrapped optimizer

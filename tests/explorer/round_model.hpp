@@ -74,9 +74,10 @@ inline constexpr int k_places = 3;
 struct Budget {
   int departures = 0;  ///< leave, die, and fail if `fails`
   int rejoins = 0;
-  int timeouts = 0;  ///< or cancellations of a wait; resume and withdraw may follow at any time
-  int bad = 0;       ///< contributions that are not finite
-  int holds = 0;     ///< by readers that are no replicas
+  int timeouts =
+      0;  ///< or cancellations of a wait, which are the same; resume and withdraw may follow at any time
+  int bad = 0;    ///< contributions that are not finite
+  int holds = 0;  ///< by readers that are no replicas
   int restores = 0;
   int resets = 0;
 };
@@ -86,7 +87,8 @@ enum class Habit : std::uint8_t {
   good,
   keeps_old_merge,        ///< what was merged for a round that has ended goes into the next one
   forgets_merged_weight,  ///< the second contribution's weight replaces the first one's
-  starts_unchecked,       ///< an update starts although a reader came while it was planned
+  holds_at_any_time,      ///< a reader may come while an update is planned
+  resets_at_any_time,     ///< a new run does not wait for the update under way
   waits_for_commit,       ///< whoever is not needed does not look whether it is needed after all
   writes_first_slot,      ///< after a withdrawal it writes slot 0, whatever is published
 };
@@ -128,7 +130,6 @@ struct Event {
     // disturbances
     rejoin,
     time_out,
-    cancel,
     withdraw,
     leave,
     die,
@@ -198,8 +199,7 @@ struct Ledger {
   std::int8_t spare = 0;  // tokens that nobody has taken
   std::int8_t taken = 0;  // tokens taken for the open round
   std::int8_t outside_readers = 0;
-  std::int8_t planner = -1;  // `k_places`: somebody who is no replica
-  std::int8_t planned_round = 0;
+  std::int8_t planner = -1;                    // `k_places`: somebody who is no replica
   std::array<std::int8_t, k_places> frozen{};  // published slots when the round closed
   Budget left;
 };
@@ -268,8 +268,27 @@ class RoundImage {
   std::array<protocol::Place, k_places> places_{};
 };
 
-/// @tparam Machine  `protocol::Round`, or one derived from it with a broken transition.
-template <class Machine>
+/// The transitions and questions of a `Round`, so that a test can replace one by a broken one.
+struct Transitions {
+  using Round = protocol::Round;
+  void (*join)(Round&, int) = [](Round& r, int i) { r.join(i); };
+  void (*leave)(Round&, int) = [](Round& r, int i) { r.leave(i); };
+  void (*die)(Round&, int) = [](Round& r, int i) { r.die(i); };
+  protocol::Verdict (*contribute)(Round&, int, std::int8_t, bool) =
+      [](Round& r, int i, std::int8_t slot, bool poisons) { return r.contribute(i, slot, poisons); };
+  bool (*withdraw)(Round&, int) = [](Round& r, int i) { return r.withdraw(i); };
+  bool (*has_quota)(const Round&, int) = [](const Round& r, int i) { return r.has_quota(i); };
+  bool (*take_token)(Round&, int) = [](Round& r, int i) { return r.take_token(i); };
+  void (*label)(Round&, int, std::int64_t, std::int64_t) =
+      [](Round& r, int i, std::int64_t step, std::int64_t generation) { r.label(i, step, generation); };
+  bool (*can_apply)(const Round&) = [](const Round& r) { return r.can_apply(); };
+  void (*commit)(Round&, bool, bool) = [](Round& r, bool applied, bool skipped) {
+    r.commit(applied, skipped);
+  };
+  void (*restore)(Round&, std::int64_t) = [](Round& r, std::int64_t step) { r.restore(step); };
+  bool (*is_missing)(const Round&, int) = [](const Round& r, int i) { return r.is_missing(i); };
+};
+
 class RoundModel {
  public:
   using Event = test::Event;
@@ -282,8 +301,10 @@ class RoundModel {
     Ledger ledger;
   };
 
-  explicit RoundModel(const Setting& setting)
-      : set_(setting), machine_(setting.r, setting.n, setting.departure, std::max(0, setting.init_tokens)) {}
+  explicit RoundModel(const Setting& setting, const Transitions& transitions = {})
+      : set_(setting),
+        do_(transitions),
+        machine_(setting.r, setting.n, setting.departure, std::max(0, setting.init_tokens)) {}
 
   State initial() {
     ledger_ = {};
@@ -325,7 +346,6 @@ class RoundModel {
     bits.put(l.taken, 3);
     bits.put(l.outside_readers, 2);
     bits.put(l.planner + 1, 3);
-    bits.put(l.planner >= 0 ? l.id - l.planned_round : 0, 2);
     const Budget& b = l.left;
     for (const int left : {b.departures, b.rejoins, b.timeouts, b.bad, b.holds, b.restores, b.resets})
       bits.put(left, 2);
@@ -346,10 +366,13 @@ class RoundModel {
     if (ledger_.outside_readers > 0) add(Kind::outside_release);
     update_events(add);
     for (int i = 0; i < set_.n; ++i) replica_events(add, i);
-    if (ledger_.left.holds > 0 && machine_.phase != protocol::Phase::applying) add(Kind::hold);
-    if (ledger_.left.restores > 0 && machine_.phase != protocol::Phase::applying && readers() == 0)
+    if (ledger_.left.holds > 0 && may_hold()) add(Kind::hold);
+    if (ledger_.left.restores > 0 && is_quiet() && readers() == 0)
       for (int step = 0; step <= ledger_.step; ++step) add(Kind::restore, -1, step);
-    if (ledger_.left.resets > 0 && active() == 0) add(Kind::reset);
+    // A round that has closed is carried out first.
+    const bool may_reset =
+        machine_.phase == protocol::Phase::collecting || set_.habit == Habit::resets_at_any_time;
+    if (ledger_.left.resets > 0 && active() == 0 && may_reset) add(Kind::reset);
   }
 
   State after(const State& state, const Event& event) {
@@ -372,7 +395,7 @@ class RoundModel {
     if (active() == 0 || machine_.ending != protocol::Ending::none) return;
     bool waits_for_absent = false;
     for (int i = 0; i < set_.n; ++i) {
-      if (!machine_.is_missing(i)) continue;
+      if (!do_.is_missing(machine_, i)) continue;
       expect(replica(i).at == At::away, rule::can_go_on, "an active replica is missing and cannot act");
       waits_for_absent = true;
     }
@@ -380,18 +403,11 @@ class RoundModel {
   }
 
   std::string text(const Event& event) const {
-    static constexpr std::array names = {"release",      "outside release",
-                                         "start",        "begin",
-                                         "commit",       "skip",
-                                         "admit",        "attempt",
-                                         "wake",         "see ending",
-                                         "resume",       "contribute",
-                                         "join",         "rejoin",
-                                         "time out",     "cancel",
-                                         "withdraw",     "leave",
-                                         "die",          "fail",
-                                         "outside hold", "plan",
-                                         "restore",      "reset membership"};
+    static constexpr std::array names = {
+        "release", "outside release", "start",    "begin",      "commit",          "skip",
+        "admit",   "attempt",         "wake",     "see ending", "resume",          "contribute",
+        "join",    "rejoin",          "time out", "withdraw",   "leave",           "die",
+        "fail",    "outside hold",    "plan",     "restore",    "reset membership"};
     std::string line = names[static_cast<std::size_t>(event.kind)];
     if (event.who >= 0)
       line += " " + (event.who == k_places ? std::string("by nobody") : std::to_string(event.who));
@@ -465,26 +481,30 @@ class RoundModel {
   bool is_open() const {
     return machine_.phase == protocol::Phase::collecting && machine_.ending == protocol::Ending::none;
   }
-  bool may_read() const { return !set_.snapshots || machine_.phase != protocol::Phase::applying; }
-  bool is_busy() const {
-    return machine_.phase != protocol::Phase::collecting &&
-           (machine_.phase == protocol::Phase::applying || machine_.ending == protocol::Ending::none);
+  /// Nobody writes variables, nor may start to without asking again.
+  bool is_quiet() const { return machine_.phase != protocol::Phase::applying && ledger_.planner < 0; }
+  bool may_hold() const {
+    return is_quiet() ||
+           (machine_.phase != protocol::Phase::applying && set_.habit == Habit::holds_at_any_time);
   }
+  bool may_read() const { return !set_.snapshots || may_hold(); }
+  /// Something happens to the round without another contribution, even if training has ended.
+  bool is_busy() const { return machine_.phase != protocol::Phase::collecting; }
   /// Its wait is over.
   bool is_done(int i) {
     switch (replica(i).at) {
       case At::admission:
-        return (machine_.has_quota(i) || machine_.ending != protocol::Ending::none) && may_read();
+        return (do_.has_quota(machine_, i) || machine_.ending != protocol::Ending::none) && may_read();
       case At::outcome:
         return (machine_.id != replica(i).round ||
-                (is_open() && (machine_.has_quota(i) || machine_.spare_tokens > 0))) &&
+                (is_open() && (do_.has_quota(machine_, i) || machine_.spare_tokens > 0))) &&
                may_read();
       case At::surplus:
         return (machine_.id != replica(i).round ||
-                (is_open() && machine_.has_quota(i) && set_.habit != Habit::waits_for_commit)) &&
+                (is_open() && do_.has_quota(machine_, i) && set_.habit != Habit::waits_for_commit)) &&
                may_read();
       case At::catching_up:
-        return machine_.phase != protocol::Phase::applying;
+        return machine_.phase != protocol::Phase::applying && may_read();
       default:
         return false;
     }
@@ -501,7 +521,7 @@ class RoundModel {
       add(Kind::begin, ledger_.planner);
       return;
     }
-    if (!machine_.can_apply() || machine_.ending != protocol::Ending::none) return;
+    if (!do_.can_apply(machine_)) return;
     add(skips() ? Kind::skip : Kind::start);
     if (!set_.plans_apart) return;
     // Any waiting replica may plan, and one that has just left.
@@ -550,7 +570,6 @@ class RoundModel {
         } else {
           if (can_end) add(Kind::see_ending, i);
           if (ledger_.left.timeouts > 0) add(Kind::time_out, i);
-          if (ledger_.left.timeouts > 0 && where == At::outcome) add(Kind::cancel, i);
         }
         break;
       case At::timed_out:
@@ -583,7 +602,6 @@ class RoundModel {
         break;
       case Kind::plan:
         ledger_.planner = event.who;
-        ledger_.planned_round = ledger_.id;
         break;
       case Kind::begin:
         begin();
@@ -624,10 +642,6 @@ class RoundModel {
         --ledger_.left.timeouts;
         replica(i).at = replica(i).at == At::outcome ? At::timed_out : At::computing;
         break;
-      case Kind::cancel:
-        --ledger_.left.timeouts;
-        replica(i).at = At::computing;
-        break;
       case Kind::resume:
         replica(i).at = At::outcome;
         break;
@@ -656,7 +670,7 @@ class RoundModel {
 
   void join(int i, bool again) {
     if (again) --ledger_.left.rejoins;
-    machine_.join(i);
+    do_.join(machine_, i);
     expect(place(i).served == entry(i).served, rule::replacement,
            "joining changes what the place has contributed");
     replica(i) = {.at = At::admission, .staged = static_cast<std::int8_t>(place(i).published == 0 ? 1 : 0)};
@@ -694,7 +708,7 @@ class RoundModel {
     const bool has_merged = me.at == At::merging;
     const bool must_merge = finite && place(i).published != protocol::k_unpublished &&
                             place(i).published != me.staged && !(has_merged && me.merged_in == ledger_.id) &&
-                            machine_.has_quota(i);
+                            do_.has_quota(machine_, i);
     if (must_merge) {
       const Slot& earlier = entry(i).slots[at(1 - me.staged)];
       staged(i).in |= earlier.in;
@@ -705,28 +719,28 @@ class RoundModel {
       me.merged_in = ledger_.id;
       return;
     }
-    if (has_merged && me.merged_in != ledger_.id && set_.habit != Habit::keeps_old_merge) {
-      staged(i) = {};  // the round that its earlier contribution belongs to has ended
-      me.at = At::catching_up;
-      return;
-    }
-    contribute(i, finite);
+    // What was merged for a round that has ended is in that round already, and cannot be taken apart.
+    const bool is_in = has_merged && me.merged_in != ledger_.id && set_.habit != Habit::keeps_old_merge;
+    contribute(i, finite, is_in);
   }
 
-  void contribute(int i, bool finite) {
+  /// @param is_in a part of it has been counted, so that it cannot be taken.
+  void contribute(int i, bool finite, bool is_in) {
     using protocol::Verdict;
     Replica& me = replica(i);
     Entry& mine = entry(i);
     const protocol::Counters before = place(i).counters;
     const bool is_old = mine.generation != ledger_.generation,
                is_stale = !is_old && mine.label < ledger_.step;
-    const bool has_permit = ledger_.phase == protocol::Phase::collecting && mine.served < mine.permits;
-    machine_.label(i, mine.label, mine.generation);
-    const Verdict verdict =
-        machine_.contribute(i, finite ? me.staged : protocol::k_unpublished, !finite && set_.poisons);
+    const bool has_permit = ledger_.phase == protocol::Phase::collecting &&
+                            ledger_.ending == protocol::Ending::none && mine.served < mine.permits;
+    do_.label(machine_, i, mine.label, mine.generation);
+    const Verdict verdict = is_in ? machine_.refuse(i)
+                                  : do_.contribute(machine_, i, finite ? me.staged : protocol::k_unpublished,
+                                                   !finite && set_.poisons);
     me.round = ledger_.id;
     if (verdict != Verdict::accepted) {
-      expect(is_old || is_stale || !has_permit, rule::not_refused, "it is refused");
+      expect(is_old || is_stale || is_in || !has_permit, rule::not_refused, "it is refused");
       const Verdict reason = is_old     ? Verdict::old_generation
                              : is_stale ? Verdict::stale
                                         : Verdict::not_needed;
@@ -772,8 +786,8 @@ class RoundModel {
 
   /// By a permit of its own or by a spare token.
   bool wants_more(int i) {
-    if (machine_.has_quota(i)) return true;
-    if (!machine_.take_token(i)) return false;
+    if (do_.has_quota(machine_, i)) return true;
+    if (!do_.take_token(machine_, i)) return false;
     if (entry(i).served == entry(i).permits && ledger_.spare > 0) {
       --ledger_.spare;
       ++ledger_.taken;
@@ -811,7 +825,7 @@ class RoundModel {
     const bool is_open = ledger_.id == me.round && ledger_.phase == protocol::Phase::collecting;
     const protocol::Counters before = place(i).counters;
     const int left_out_before = left_out(i);
-    const bool taken = machine_.withdraw(i);
+    const bool taken = do_.withdraw(machine_, i);
     expect(taken == is_open, rule::one_set,
            "a contribution can be withdrawn if and only if its round is collecting");
     if (!taken) return;
@@ -839,10 +853,10 @@ class RoundModel {
     if (ledger_.planner == i) ledger_.planner = -1;  // the engine finds it dead
     switch (how) {
       case Kind::leave:
-        machine_.leave(i);
+        do_.leave(machine_, i);
         break;
       case Kind::die:
-        machine_.die(i);
+        do_.die(machine_, i);
         break;
       default:
         machine_.fail(i);
@@ -869,16 +883,15 @@ class RoundModel {
   }
 
   void close_if_full() {
-    if (ledger_.phase != protocol::Phase::collecting || count() == 0 || count() < required()) return;
+    if (ledger_.phase != protocol::Phase::collecting || ledger_.ending != protocol::Ending::none) return;
+    if (count() == 0 || count() < required()) return;
     ledger_.phase = protocol::Phase::closed;
     for (int i = 0; i < set_.n; ++i) ledger_.frozen[at(i)] = place(i).published;
   }
 
-  /// Starts what has been planned, unless the round has changed or a reader has come meanwhile.
+  /// Starts what has been planned: meanwhile nobody could come who minds.
   void begin() {
     ledger_.planner = -1;
-    const bool still_so = machine_.can_apply() && ledger_.planned_round == machine_.id;
-    if (!still_so && set_.habit != Habit::starts_unchecked) return;
     const bool skipped = skips();
     start();
     if (skipped) commit(false, true);
@@ -908,7 +921,7 @@ class RoundModel {
     expect(skipped == (poisoned || !counts), rule::poison, "it is not so");
     std::array<std::int64_t, k_places> before{};
     for (int i = 0; i < set_.n; ++i) before[at(i)] = place(i).counters.skipped;
-    machine_.commit(applied, skipped);
+    do_.commit(machine_, applied, skipped);
     for (int i = 0; i < set_.n; ++i)
       expect(place(i).counters.skipped == before[at(i)] + (skipped ? entry(i).served - left_out(i) : 0),
              rule::statistics, "a skipped contribution is not counted once");
@@ -919,7 +932,7 @@ class RoundModel {
 
   void restore(int step) {
     --ledger_.left.restores;
-    machine_.restore(step);
+    do_.restore(machine_, step);
     ledger_.step = static_cast<std::int8_t>(step);
     ++ledger_.generation;
     open_next();
@@ -930,11 +943,8 @@ class RoundModel {
     machine_.reset_membership();
     ledger_.ending = protocol::Ending::none;
     ledger_.culprit = -1;
-    ledger_.planner = -1;
-    if (ledger_.phase == protocol::Phase::applying) {
-      expect(machine_.phase == protocol::Phase::applying, rule::whole_update, "a new run forgets it");
-      return;
-    }
+    expect(ledger_.phase != protocol::Phase::applying && ledger_.planner < 0, rule::whole_update,
+           "a new run forgets it");
     --ledger_.id;
     open_next();
   }
@@ -962,7 +972,7 @@ class RoundModel {
   }
 
   void check_permits(bool opening) {
-    if (ledger_.phase != protocol::Phase::collecting) return;
+    if (ledger_.phase != protocol::Phase::collecting || ledger_.ending != protocol::Ending::none) return;
     int most = 0, least = 1 << 20;
     bool somebody = false, everybody = true;
     for (int i = 0; i < set_.n; ++i) {
@@ -997,7 +1007,8 @@ class RoundModel {
     expect(m.readers == readers(), rule::still_for_readers, "the number of readers is another");
     if (l.phase == Phase::collecting) {
       expect(m.phase == Phase::collecting, rule::closes_full, "it closes early");
-      expect(m.required == required(), rule::closes_full, "it is to close with another number");
+      if (l.ending == protocol::Ending::none)
+        expect(m.required == required(), rule::closes_full, "it is to close with another number");
     } else {
       expect(m.phase == l.phase, rule::closes_full, "it stays open");
     }
@@ -1032,7 +1043,7 @@ class RoundModel {
            "it is ahead");
     const bool is_missing =
         machine_.phase == protocol::Phase::collecting && is_expected(i) && e.served < e.permits;
-    expect(machine_.is_missing(i) == is_missing, rule::missing, "a place is listed or left out");
+    expect(do_.is_missing(machine_, i) == is_missing, rule::missing, "a place is listed or left out");
     if (r.at == At::computing || r.at == At::merging)
       expect(p.published != r.staged, rule::slots_apart, "it is about to");
     const Slot slot = p.published == protocol::k_unpublished ? Slot{} : e.slots[at(p.published)];
@@ -1043,7 +1054,8 @@ class RoundModel {
   }
 
   Setting set_;
-  Machine machine_;
+  Transitions do_;
+  protocol::Round machine_;
   Ledger ledger_;
 };
 

@@ -40,7 +40,7 @@ std::string name_of(const Setting& s) {
 }
 
 void check(const Setting& setting) {
-  const Exploration result = explore(RoundModel<protocol::Round>(setting), name_of(setting));
+  const Exploration result = explore(RoundModel(setting), name_of(setting));
   INFO(name_of(setting) << "\n" << result.report);
   CHECK(result.violated.empty());
 }

@@ -17,6 +17,9 @@ namespace detail {
 
 enum class WaitEnd { settled, stopped, expired };
 
+/// Who wait for each other at an accumulator or a queue, as far as it knows.
+inline constexpr int k_giver_and_taker = 2;
+
 /// Waits on `word` until `is_settled()`, a stop is requested or the deadline passes, whichever is seen first
 /// in this order. Who changes what `is_settled` looks at bumps the word, then wakes.
 template <class Session, class IsSettled>
@@ -33,7 +36,7 @@ WaitEnd await(Session& session, WaitWord& word, const Deadline& deadline, const 
     if (is_settled()) return WaitEnd::settled;
     if (stop.stop_requested()) return WaitEnd::stopped;
     if (deadline.passed()) return WaitEnd::expired;
-    session.wait(word, seen, deadline.end());
+    session.wait(word, seen, deadline.end(), k_giver_and_taker);
   }
 }
 

@@ -278,20 +278,11 @@ class Updater {
     return snapshot;
   }
 
-  /// @throws LayoutMismatch if names, shapes or slots differ; nothing has changed then.
+  /// @throws LayoutMismatch if names, shapes or slots differ.
+  void expect_fits(const Snapshot<T>& snapshot) const { (void)copies(snapshot); }
+  /// @throws LayoutMismatch as `expect_fits`; nothing has changed then.
   void load(const Snapshot<T>& snapshot, UpdaterState& state) {
-    if (snapshot.counters.window.pending > 0 && !has_window())
-      throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.counters.window.pending,
-                                        " micro-batches in an open window, this trainer has none"));
-    std::vector<std::pair<T*, const std::vector<T>*>> copies;
-    for (const VariableInfo& info : layout_.infos()) {
-      copies.emplace_back(values_ + info.offset, &detail::find_array(snapshot, info, "").values);
-      for (std::size_t k = 0; k < slot_count; ++k)
-        copies.emplace_back(slots_[k] + info.offset,
-                            &detail::find_array(snapshot, info, Rule::slots[k].name).values);
-    }
-    detail::check_window(layout_, snapshot);
-    for (const auto& [to, from] : copies) std::copy(from->begin(), from->end(), to);
+    for (const auto& [to, from] : copies(snapshot)) std::copy(from->begin(), from->end(), to);
     if (has_window()) detail::load_window(window_, snapshot);
     state = snapshot.counters;
   }
@@ -302,6 +293,22 @@ class Updater {
  private:
   /// 16 KiB of floats: large enough that a claim costs nothing, small enough to balance and to undo.
   static constexpr Index k_tile = 4096;
+
+  /// Where the arrays of a snapshot go. @throws LayoutMismatch
+  std::vector<std::pair<T*, const std::vector<T>*>> copies(const Snapshot<T>& snapshot) const {
+    if (snapshot.counters.window.pending > 0 && !has_window())
+      throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.counters.window.pending,
+                                        " micro-batches in an open window, this trainer has none"));
+    std::vector<std::pair<T*, const std::vector<T>*>> result;
+    for (const VariableInfo& info : layout_.infos()) {
+      result.emplace_back(values_ + info.offset, &detail::find_array(snapshot, info, "").values);
+      for (std::size_t k = 0; k < slot_count; ++k)
+        result.emplace_back(slots_[k] + info.offset,
+                            &detail::find_array(snapshot, info, Rule::slots[k].name).values);
+    }
+    detail::check_window(layout_, snapshot);
+    return result;
+  }
 
   /// A first micro-batch is written by the user into the window itself.
   bool is_window(const Contribution<G>& contribution) const {

@@ -106,7 +106,7 @@ struct Round {
     p.seat = Seat::active;
     ++p.incarnation;
     p.can_withdraw = false;
-    if (!was_expected && phase == Phase::collecting) {
+    if (!was_expected && is_collecting()) {
       if (departure == Departure::shrink) p.quota = std::max(p.served, fair_share(place));
       rebalance();
     }
@@ -126,12 +126,12 @@ struct Round {
     ending = why;
     culprit = place;
   }
-  /// A new run on the same variables: everybody is expected again, unless an update is under way.
+  /// A new run on the same variables: everybody is expected again, and the open round begins anew. Not while
+  /// an update is written.
   void reset_membership() {
     for (int i = 0; i < total; ++i) places[at(i)].seat = Seat::vacant;
     ending = Ending::none;
     culprit = -1;
-    if (phase == Phase::applying) return;
     phase = Phase::collecting;
     open();
   }
@@ -142,37 +142,34 @@ struct Round {
   /// the verdict is `accepted`. @param poisons the round must not change anything because of it.
   Verdict contribute(int place, std::int8_t slot, bool poisons = false) {
     Place& p = places[at(place)];
-    const Verdict verdict = judge(p);
-    switch (verdict) {
-      case Verdict::accepted:
-        p.replaced = p.published;
-        p.can_withdraw = true;
-        p.last_poisons = poisons;
-        if (slot != k_unpublished) p.published = slot;
-        if (poisons) ++p.poisons;
-        if (poisons && poisoned_by < 0) poisoned_by = place;
-        ++p.served;
-        ++p.sequence;
-        if (slot == k_unpublished && !poisons) {
-          ++p.left_out;
-          ++p.counters.skipped;
-        } else {
-          ++p.counters.accepted;
-        }
-        ++count;
-        if (count >= required) {
-          ++p.counters.last_arrivals;
-          phase = Phase::closed;
-        }
-        break;
-      case Verdict::stale:
-      case Verdict::old_generation:
-        ++p.counters.stale;
-        break;
-      case Verdict::not_needed:
-        ++p.counters.not_needed;
-        break;
+    if (judge(p) != Verdict::accepted) return refuse(place);
+    p.replaced = p.published;
+    p.can_withdraw = true;
+    p.last_poisons = poisons;
+    if (slot != k_unpublished) p.published = slot;
+    if (poisons) ++p.poisons;
+    if (poisons && poisoned_by < 0) poisoned_by = place;
+    ++p.served;
+    ++p.sequence;
+    if (slot == k_unpublished && !poisons) {
+      ++p.left_out;
+      ++p.counters.skipped;
+    } else {
+      ++p.counters.accepted;
     }
+    ++count;
+    if (count >= required) {
+      ++p.counters.last_arrivals;
+      phase = Phase::closed;
+    }
+    return Verdict::accepted;
+  }
+
+  /// Does not take what `place` offers, and counts why: `not_needed` if nothing else is against it.
+  Verdict refuse(int place) {
+    Place& p = places[at(place)];
+    const Verdict verdict = judge(p) == Verdict::accepted ? Verdict::not_needed : judge(p);
+    ++(verdict == Verdict::not_needed ? p.counters.not_needed : p.counters.stale);
     return verdict;
   }
 
@@ -205,12 +202,12 @@ struct Round {
   /// It may make another contribution to the open round.
   bool has_quota(int place) const {
     const Place& p = places[at(place)];
-    return phase == Phase::collecting && p.served < p.quota;
+    return is_collecting() && p.served < p.quota;
   }
 
   /// Takes a spare token, if there is one: one more contribution to the open round.
   bool take_token(int place) {
-    if (phase != Phase::collecting || spare_tokens == 0) return false;
+    if (!is_collecting() || spare_tokens == 0) return false;
     --spare_tokens;
     ++places[at(place)].quota;
     ++places[at(place)].tokens;
@@ -272,6 +269,8 @@ struct Round {
 
   // ---- questions
 
+  /// Contributions may still come: the round is open, and training has not ended.
+  bool is_collecting() const { return phase == Phase::collecting && ending == Ending::none; }
   /// Still expected to contribute to the open round.
   bool is_missing(int place) const {
     const Place& p = places[at(place)];
@@ -292,7 +291,7 @@ struct Round {
   Verdict judge(const Place& p) const {
     if (p.local_generation != generation) return Verdict::old_generation;
     if (p.local_step < global_step) return Verdict::stale;
-    if (phase != Phase::collecting || p.served >= p.quota) return Verdict::not_needed;
+    if (!is_collecting() || p.served >= p.quota) return Verdict::not_needed;
     return Verdict::accepted;
   }
 
@@ -345,8 +344,9 @@ struct Round {
   }
 
   /// Makes the round completable by those who are expected, as the departure policy says, and closes it if it
-  /// is full.
+  /// is full. Once training has ended, a round that is still open stays so.
   void rebalance() {
+    if (ending != Ending::none) return;
     if (departure == Departure::redistribute) {
       for (int reach = reachable(true); reach < required; ++reach) {
         Place* least = nullptr;  // the lowest number among those with the smallest quota

@@ -8,7 +8,12 @@
 #include <lockstep/gradients/runs.hpp>
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/protocol/round.hpp>
+#include <lockstep/sync/options.hpp>
+#include <lockstep/sync/tiles.hpp>
+#include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/wait.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -44,17 +49,8 @@ struct Outcome {
   }
 };
 
-/// What those who wait for a commit read without exclusion. Written inside it, before the progress word is
-/// bumped.
-struct alignas(k_alignment) Board {
-  /// Of the last rounds, by round modulo their number; a word carries the low half of its round, so an old
-  /// one is known.
-  std::array<std::atomic<std::uint64_t>, 16> outcomes{};
-  std::atomic<std::int64_t> round{0};       ///< id of the open round
-  std::atomic<std::int64_t> round_step{0};  ///< updates applied, as rounds label gradients
-  std::atomic<std::int64_t> step{0};        ///< global step, as the optimizer counts it
-  std::atomic<std::int64_t> generation{0};
-};
+/// A task of the round that nobody has taken.
+inline constexpr int k_unclaimed = -2;
 
 /// Everything that replicas agree on: a trivially copyable value under the transport's mutual exclusion.
 struct Control {
@@ -62,16 +58,71 @@ struct Control {
   UpdaterState updater;
   UpdatePlan plan;
   double clip_factor = 1;
-  std::uint64_t stage = 0;    ///< one number per pass over the items, never reused
-  bool measures = false;      ///< the open stage sums squares; otherwise it writes the update
-  bool flush = false;         ///< a contribution asks to close the window
-  std::int32_t planner = -1;  ///< who makes the plan of the closed round
-  std::int32_t committer = -1;
+  std::uint64_t stage = 0;   ///< one number per pass over the items, never reused
+  bool measures = false;     ///< the open stage sums squares; otherwise it writes the update
+  bool flush = false;        ///< a contribution asks to close the window
+  bool unplannable = false;  ///< the plan of the closed round has failed: it will not be carried out
+  std::int32_t planner = k_unclaimed;    ///< who makes the plan of the closed round
+  std::int32_t committer = k_unclaimed;  ///< who ends the update
+
+  Control() = default;
+  explicit Control(const SyncOptions& options)
+      : round(options.replicas_to_aggregate, options.replicas(), options.departure,
+              std::max(0, options.init_tokens)) {
+    round.global_step = updater.window.global_step = options.global_step;
+  }
+
+  /// The closed round waits for somebody to plan it. Those who cooperate carry it out even if training has
+  /// ended since: all that it wants is in.
+  bool wants_plan(Driver driver) const {
+    return round.phase == protocol::Phase::closed && !unplannable && planner == k_unclaimed &&
+           (driver == Driver::cooperative || round.ending == protocol::Ending::none);
+  }
+  /// An update is under way or will come without another contribution.
+  bool is_busy(Driver driver) const { return !is_quiet() || wants_plan(driver); }
+  /// Nobody writes variables, nor may start to without asking again.
+  bool is_quiet() const { return planner == k_unclaimed && round.phase != protocol::Phase::applying; }
+  /// The tasks of the round that has ended are no more.
+  void clear_tasks() {
+    planner = committer = k_unclaimed;
+    flush = unplannable = false;
+  }
+};
+
+/// What those who wait for a commit read without exclusion. Written inside it, before the progress word is
+/// bumped.
+struct alignas(k_alignment) Board {
+  /// Of the last rounds, by round modulo their number; a word carries the low half of its round, so an old
+  /// one is known.
+  static constexpr std::size_t k_outcomes = 16;
+  std::array<std::atomic<std::uint64_t>, k_outcomes> outcomes{};
+  std::atomic<std::int64_t> round{0};       ///< id of the open round
+  std::atomic<std::int64_t> round_step{0};  ///< updates applied, as rounds label gradients
+  std::atomic<std::int64_t> step{0};        ///< global step, as the optimizer counts it
+  std::atomic<std::int64_t> generation{0};
+
+  Outcome outcome(std::int64_t of_round) const {
+    return Outcome::unpacked(outcomes[at(of_round)].load(std::memory_order_relaxed), of_round);
+  }
+  void note(std::int64_t of_round, const Outcome& outcome) {
+    outcomes[at(of_round)].store(outcome.packed(of_round), std::memory_order_relaxed);
+  }
+  /// After the outcome was noted; the last store pairs with the acquire of who waits for the round.
+  void publish(const Control& control) {
+    round_step.store(control.round.global_step, std::memory_order_relaxed);
+    step.store(control.updater.window.global_step, std::memory_order_relaxed);
+    generation.store(control.round.generation, std::memory_order_relaxed);
+    round.store(control.round.id, std::memory_order_release);
+  }
+
+ private:
+  static std::size_t at(std::int64_t of_round) { return static_cast<std::size_t>(of_round) % k_outcomes; }
 };
 
 /// What one participant needs of its own to take part in updates; kept so that no step allocates.
 template <class T, class G>
 struct Worker {
+  /// @param number of its replica, or `protocol::k_nobody`.
   explicit Worker(int number) : place(number) {
     contributions.reserve(k_max_replicas);
     sources.all.reserve(k_max_sources);
@@ -87,6 +138,25 @@ struct Worker {
   std::uint64_t stage = 0;
   double factor = 1;
   bool measures = false, flush = false, skips = false;
+};
+
+/// What replicas share beside the control, in one memory.
+template <class G>
+struct SharedArrays {
+  SharedArrays(Carver& carver, const Layout& layout, const RowLayout& rows, Index items, int replicas)
+      : progress(carver.array<WaitWord>(1)),
+        board(carver.array<Board>(1)),
+        tiles(carver.array<Tiles::Word>(static_cast<std::size_t>(items)), items),
+        partial(carver.array<double>(static_cast<std::size_t>(items))),
+        waiting(carver.array<std::atomic<std::int64_t>>(static_cast<std::size_t>(replicas))) {
+    for (int i = 0; i < 2 * replicas; ++i) contributions.emplace_back(carver, layout, rows);
+  }
+  WaitWord* progress;
+  Board* board;
+  Tiles tiles;
+  double* partial;                             // per item: sum of squares of the mean
+  std::atomic<std::int64_t>* waiting;          // per place: nanoseconds
+  std::vector<Contribution<G>> contributions;  // two slots per place
 };
 
 static_assert(std::is_trivially_copyable_v<Control>);

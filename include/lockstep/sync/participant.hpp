@@ -74,10 +74,9 @@ class Participant {
         engine_->session().exclusive([&](Control& control) {
           protocol::Round& round = control.round;
           // A plan that was taken becomes an update without another look at the holds.
-          const bool may_hold = reads_snapshot() && control.planner < 0;
+          const bool may_hold = reads_snapshot() && control.is_quiet();
           is_done = (!reads_snapshot() || may_hold) && done(control) && (!may_hold || round.hold(index()));
-          busy = round.phase == protocol::Phase::applying ||
-                 (round.phase == protocol::Phase::closed && round.ending == protocol::Ending::none);
+          busy = control.is_busy(engine_->options().driver);
           ending = round.ending;
           culprit = round.culprit;
           if (is_done) take_note(control);
@@ -89,7 +88,7 @@ class Participant {
         return {.status = Status::accepted, .global_step = step_};
       }
       if (busy && cooperates()) {
-        guarded([&] { engine_->advance(worker_); });
+        engine_->crew().advance(worker_);
         if (engine_->progress().seen() != before) continue;
       }
       if (stop_.stop_requested()) {
@@ -112,19 +111,6 @@ class Participant {
     }
   }
 
-  /// User code that runs inside an update (schedules, hooks) fails the trainer.
-  template <class F>
-  void guarded(F&& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      engine_->fail(index(), error.what());
-      throw;
-    } catch (...) {
-      engine_->fail(index(), "an exception that is no std::exception");
-      throw;
-    }
-  }
   bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
 
   /// Takes the variables as they are, once no update is being written.
@@ -135,11 +121,16 @@ class Participant {
   }
 
  private:
+  /// Who takes part in updates and is no replica.
+  std::string other() const {
+    return cooperates() ? "a thread that is no replica (snapshot, restore)" : "the chief";
+  }
+
   StepResult ended(protocol::Ending ending, int culprit) {
     if (ending == protocol::Ending::stopped)
       return {.status = Status::stopped, .global_step = step_, .culprit = culprit};
     const std::string reason = engine_->failure_reason();
-    const std::string who = culprit == protocol::k_nobody ? "the chief" : text("replica ", culprit);
+    const std::string who = culprit == protocol::k_nobody ? other() : text("replica ", culprit);
     throw PeerFailed(
         text("step ", step_, ": ", who, " failed", reason.empty() ? ": it has left" : ": " + reason,
              "; replica ", index(), " cannot go on"),
@@ -151,7 +142,7 @@ class Participant {
     missing.erase(std::remove_if(missing.begin(), missing.end(),
                                  [&](const Missing& m) { return m.replica == index(); }),
                   missing.end());
-    const std::string who = missing.empty() ? "the chief" : to_string(missing);
+    const std::string who = missing.empty() ? other() : to_string(missing);
     return TimeoutError(
         detail::text("replica ", index(), " waited ", timeout.count(), " ms in step ", step_, " for: ", who),
         std::move(missing));
@@ -185,7 +176,7 @@ class Participant {
     std::copy_n(engine_->updater().values(), size, snapshot_.data());
     engine_->session().exclusive([&](Control& control) { control.round.release(index()); });
     engine_->announce();
-    if (cooperates()) guarded([&] { engine_->advance(worker_); });
+    if (cooperates()) engine_->crew().advance(worker_);
   }
 
   Engine* engine_;

@@ -53,7 +53,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       engine.announce();
       throw;
     }
-    if (engine.options().hooks.begin) me_->guarded([&] { engine.options().hooks.begin(place); });
+    if (engine.options().hooks.begin) engine.guarded(place, [&] { engine.options().hooks.begin(place); });
   }
 
   SyncReplica(SyncReplica&&) noexcept = default;
@@ -82,8 +82,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   /// Contributes this step's gradients and waits until this replica may go on: for the update, unless the
   /// open round wants another contribution of it (`StepResult::round_open`).
-  /// @throws NoGradients, InvalidArgument (nothing has happened then); TimeoutError with who is missing (the
-  /// contribution stands: `resume()` or `withdraw()`); PeerFailed; Cancelled.
+  /// @throws NoGradients, InvalidArgument (nothing has happened then); TimeoutError with who is missing, or
+  /// Cancelled (the contribution stands: `resume()` or `withdraw()`, which leaving does too); PeerFailed.
   StepResult apply_gradients(const ApplyOptions& options = {}) {
     expect_free("apply_gradients");
     detail::expect_options(options);
@@ -101,13 +101,14 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     return contribute(options);
   }
 
-  /// Waits on after a TimeoutError.
+  /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
     if (!pending_)
       throw UsageError(detail::text("resume: replica ", index(), " has no pending contribution"));
     return wait_for_outcome(options, std::nullopt);
   }
-  /// After a TimeoutError: takes the contribution back. False if the round has closed: `resume()` then.
+  /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
+  /// `resume()` then.
   bool withdraw() {
     if (!pending_)
       throw UsageError(detail::text("withdraw: replica ", index(), " has no pending contribution"));
@@ -161,8 +162,9 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   void expect_free(const char* call) {
     if (pending_)
-      throw UsageError(detail::text(call, ": the contribution of replica ", index(),
-                                    " is still pending after a timeout; call resume() or withdraw() first"));
+      throw UsageError(detail::text(
+          call, ": the contribution of replica ", index(),
+          " is still pending after a timeout or a cancellation; call resume() or withdraw() first"));
   }
 
   void depart() {
@@ -174,16 +176,14 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     engine().announce();
     if (engine().options().driver == Driver::cooperative) {
       try {
-        engine().advance(me().worker());  // a round that its leaving has closed
-      } catch (const std::exception& error) {
-        engine().fail(place, error.what());
+        engine().crew().advance(me().worker());  // a round that its leaving has closed
+      } catch (...) {                            // it has left, and the others are told
       }
     }
     if (engine().options().hooks.end) {
       try {
-        engine().options().hooks.end(place);
-      } catch (const std::exception& error) {
-        engine().fail(place, error.what());
+        engine().guarded(place, [&] { engine().options().hooks.end(place); });
+      } catch (...) {
       }
     }
   }
@@ -206,7 +206,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
     std::int64_t merged_in = -1;  // round whose published contribution has been merged into the staged one
     for (;;) {
-      bool must_merge = false, plans = false, open = false, waits = false;
+      bool must_merge = false, plans = false, open = false, waits = false, calls_chief = false;
       auto verdict = protocol::Verdict::accepted;
       const std::uint32_t seen = engine().progress().seen();
       engine().session().exclusive([&](Control& control) {
@@ -219,14 +219,17 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
           return;
         }
         round.label(index(), me().label_step(), me().label_generation());
-        verdict = round.contribute(index(), slot, poisons);
+        // What was merged for a round that has ended is in that round already, and cannot be taken apart.
+        const bool is_in = merged_in >= 0 && merged_in != round.id;
+        verdict = is_in ? round.refuse(index()) : round.contribute(index(), slot, poisons);
         round_ = round.id;
         sequence_ = place.sequence;
         if (verdict != protocol::Verdict::accepted) return;
         if (options.flush) control.flush = true;
         plans = me().cooperates() && round.phase == protocol::Phase::closed &&
-                engine().take_plan(control, me().worker());
-        waits = round.phase == protocol::Phase::collecting && round.ending == protocol::Ending::none;
+                engine().crew().take_plan(control, me().worker());
+        calls_chief = !me().cooperates() && round.phase == protocol::Phase::closed;
+        waits = round.is_collecting();
         open = waits && (round.has_quota(index()) || round.take_token(index()));
       });
       if (must_merge) {
@@ -242,7 +245,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       }
       if (finite) staged_ = 1 - staged_;
       skipped_ = !finite;
-      if (plans) me().guarded([&] { engine().carry_out(me().worker()); });
+      if (plans) engine().crew().carry_out(me().worker());
+      if (calls_chief) engine().announce();
       if (open) return round_is_open();
       pending_ = true;
       return wait_for_outcome(options, waits ? std::optional(seen) : std::nullopt);
@@ -263,11 +267,13 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
                                 : verdict == protocol::Verdict::old_generation ? Status::old_generation
                                                                                : Status::not_needed,
                       .computed_at = computed_at_};
-    // A stale replica catches up at once; one that the round does not need waits for the update.
+    // A stale replica catches up at once; one that the round does not need waits for the update, or until it
+    // is needed after all because another one has left.
     if (verdict == protocol::Verdict::not_needed) {
       const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) != round_; };
-      const StepResult after = me().wait(options, std::nullopt, committed,
-                                         [&](const Control& control) { return control.round.id != round_; });
+      const StepResult after = me().wait(options, std::nullopt, committed, [&](const Control& control) {
+        return control.round.id != round_ || control.round.has_quota(index());
+      });
       if (after.status == Status::stopped) return after;
     } else {
       me().observe(options);
@@ -284,21 +290,18 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     try {
       ended = me().wait(options, seen, committed, [&](Control& control) {
         if (control.round.id != round_) return true;
-        open = control.round.phase == protocol::Phase::collecting &&
-               control.round.ending == protocol::Ending::none &&
-               (control.round.has_quota(index()) || control.round.take_token(index()));
+        open = control.round.has_quota(index()) || control.round.take_token(index());
         return open;
       });
-    } catch (const TimeoutError&) {
-      throw;  // the contribution stands
-    } catch (...) {
+    } catch (const PeerFailed&) {
       pending_ = false;
+      staging_slot().clear();
       throw;
-    }
+    }  // after a timeout or a cancellation the contribution stands
     pending_ = false;
     if (ended.status == Status::stopped) return ended;
     if (open) return round_is_open();
-    const detail::Outcome outcome = engine().outcome(round_);
+    const detail::Outcome outcome = engine().board().outcome(round_);
     staged_ = 0;
     engine().contribution(index(), 0).clear();
     engine().contribution(index(), 1).clear();

@@ -57,7 +57,7 @@ void run_replica_threads(int count, F&& body) {
 template <class Engine>
 std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, const std::stop_token& stop) {
   const Deadline deadline(timeout);
-  typename Engine::WorkerType worker(0);
+  typename Engine::WorkerType worker(protocol::k_nobody);
   const std::stop_callback wake_up(stop, [&] { engine.announce(); });
   struct Now {
     std::int64_t round, step;
@@ -71,12 +71,7 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
   const std::int64_t round = engine.session().exclusive(look).round;
   for (;;) {
     const std::uint32_t seen = engine.progress().seen();
-    try {
-      engine.advance(worker, round);
-    } catch (const std::exception& error) {
-      engine.fail(protocol::k_nobody, error.what());
-      throw;
-    }
+    engine.crew().advance(worker, round);
     const Now now = engine.session().exclusive(look);
     if (now.round != round) return now.step;
     if (now.ending == protocol::Ending::failed)

@@ -21,7 +21,7 @@ class Tiles {
   Tiles(Word* words, Index count) : words_(words), count_(count) {}
   Index count() const { return count_; }
 
-  /// Claims item `i` of `stage` for `owner`.
+  /// Claims item `i` of `stage` for `owner`, a replica number or `protocol::k_nobody`.
   bool claim(Index i, std::uint64_t stage, int owner) {
     std::uint64_t seen = words_[i].load(std::memory_order_relaxed);
     return stage_of(seen) < stage &&
@@ -41,7 +41,7 @@ class Tiles {
   void for_each_claimed(std::uint64_t stage, F&& f) const {
     for (Index i = 0; i < count_; ++i) {
       const std::uint64_t seen = words_[i].load(std::memory_order_acquire);
-      if (stage_of(seen) == stage && (seen & 3) == k_claimed) f(static_cast<int>(seen >> 2 & 0x3FFF));
+      if (stage_of(seen) == stage && (seen & 3) == k_claimed) f(static_cast<int>(seen >> 2 & 0x3FFF) - 1);
     }
   }
 
@@ -49,7 +49,7 @@ class Tiles {
   static constexpr std::uint64_t k_claimed = 1, k_done = 2;
   static std::uint64_t stage_of(std::uint64_t word) { return word >> 16; }
   static std::uint64_t word(std::uint64_t stage, int owner, std::uint64_t state) {
-    return stage << 16 | static_cast<std::uint64_t>(owner) << 2 | state;
+    return stage << 16 | static_cast<std::uint64_t>(owner + 1) << 2 | state;
   }
   static bool is_done(std::uint64_t word, std::uint64_t stage) {
     return stage_of(word) > stage || (stage_of(word) == stage && (word & 3) == k_done);

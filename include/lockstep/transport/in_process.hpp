@@ -6,9 +6,7 @@
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
 
-#include <climits>
 #include <mutex>
-#include <thread>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -30,21 +28,18 @@ struct InProcess {
     }
 
     /// @param participants replicas that wait for each other here: no spinning if they outnumber the cores.
-    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants = 2) {
-      wait_for_change<Sharing::in_process>(word, seen, deadline, participants <= cores_);
+    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants) {
+      wait_for_change<Sharing::in_process>(word, seen, deadline, participants <= available_cores());
     }
-    void wake(WaitWord& word, int count = INT_MAX) { lockstep::wake<Sharing::in_process>(word, count); }
+    void wake(WaitWord& word, int count) { lockstep::wake<Sharing::in_process>(word, count); }
 
     /// Threads do not die on their own: a replica whose loop throws says so itself.
     bool alive(int) const { return true; }
-
-    int cores() const { return cores_; }
 
    private:
     alignas(k_alignment) std::mutex mutex_;
     State state_;
     ZeroedMemory memory_;
-    int cores_ = static_cast<int>(std::thread::hardware_concurrency());
   };
 };
 

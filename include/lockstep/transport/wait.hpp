@@ -103,6 +103,12 @@ inline constexpr int k_yields = 32;
 
 }  // namespace detail
 
+/// Cores that this process may use, asked once.
+inline int available_cores() {
+  static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return cores;
+}
+
 /// Returns when `word` no longer has the value `seen`, after one slice of sleep, or at the deadline.
 /// May return early: the caller looks at its condition again and calls once more.
 /// @param spins whether a core is free for a short spin; false when those who wait for each other outnumber

@@ -44,7 +44,7 @@ struct Hooked {
       const After after{*script_};
       return inner_.exclusive(std::forward<F>(transition));
     }
-    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants = 2) {
+    void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants) {
       inner_.wait(word, seen, deadline, participants);
     }
     void wake(WaitWord& word, int count) {

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// How those who wait for an update carry it out together, item by item, without a lock on the data.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/gradients/finite.hpp>
+#include <lockstep/protocol/round.hpp>
+#include <lockstep/sync/control.hpp>
+#include <lockstep/sync/options.hpp>
+#include <lockstep/transport/wait.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Those who wait carry out the update: each calls `advance` with its own worker.
+/// @tparam State what they share.
+template <class State>
+class UpdateCrew {
+ public:
+  using T = typename State::Scalar;
+  using Worker = typename State::WorkerType;
+  using Gradients = typename State::Gradients;
+
+  explicit UpdateCrew(State& state) : state_(state) {}
+
+  /// Inside exclusion: takes the closed round to plan it, if nobody has. Then `carry_out(me)` must follow.
+  bool take_plan(Control& control, Worker& me) {
+    if (!control.wants_plan(state_.options().driver) || control.round.readers > 0) return false;
+    control.planner = me.place;
+    me.state = control.updater;
+    me.flush = control.flush;
+    collect(control, me.contributions);
+    me.skips = control.round.poisoned_by >= 0 || me.contributions.empty();
+    return true;
+  }
+
+  /// Plans the round that `take_plan` took, opens its update, does items of it, and commits it if it sees the
+  /// end.
+  /// @throws what a schedule or hook throws; the trainer then has failed.
+  void carry_out(Worker& me) {
+    state_.guarded(me.place, [&] { plan_and_work(me); });
+  }
+
+  /// Carries the round forward as far as this participant can: plans a closed round, does items of an open
+  /// update, commits a finished one. Returns when there is nothing left to do for it.
+  /// @param only_round does nothing for another round than this one, if given.
+  /// @throws what a schedule or hook throws; the trainer then has failed.
+  void advance(Worker& me, std::optional<std::int64_t> only_round = {}) {
+    state_.guarded(me.place, [&] {
+      for (;;) {
+        bool plans = false, works = false;
+        state_.session().exclusive([&](Control& control) {
+          if (only_round && *only_round != control.round.id) return;
+          plans = take_plan(control, me);
+          works = !plans && join_update(control, me);
+        });
+        if (plans)
+          plan_and_work(me);
+        else if (!works || !work(me))
+          return;
+      }
+    });
+  }
+
+  /// The calling thread is in a hook after an update: the variables are still.
+  bool is_in_hook() const {
+    return hook_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+ private:
+  void plan_and_work(Worker& me) {
+    if (me.skips) {
+      state_.session().exclusive([&](Control& control) {
+        control.round.start_update();
+        finish_round(control, control.round.count, false, true);
+      });
+      state_.announce();
+      return;
+    }
+    // Schedules are user code, so they run outside the exclusion, once.
+    try {
+      me.plan = state_.updater().plan(me.state, me.contributions, state_.options().reduction,
+                                      state_.options().absent, me.flush);
+      if (me.plan.applies) state_.updater().prepare(me.state, me.plan);
+    } catch (...) {
+      state_.session().exclusive([&](Control& control) {
+        control.planner = k_unclaimed;
+        control.unplannable = true;
+      });
+      throw;
+    }
+    me.measures = me.plan.applies && state_.options().clip_norm > 0;
+    me.factor = 1;
+    state_.session().exclusive([&](Control& control) {
+      control.plan = me.plan;
+      control.clip_factor = 1;
+      control.measures = me.measures;
+      me.stage = ++control.stage;
+      control.round.start_update();
+    });
+    call_helpers();
+    work(me);
+  }
+
+  /// The contributions of the closed round, in replica order.
+  void collect(const Control& control, std::vector<const Gradients*>& to) {
+    to.clear();
+    for (int place = 0; place < control.round.total; ++place) {
+      const std::int8_t slot = control.round.places[static_cast<std::size_t>(place)].published;
+      if (slot != protocol::k_unpublished) to.push_back(&state_.contribution(place, slot));
+    }
+  }
+
+  /// Wakes no more sleepers than pay: none below 16 items each.
+  void call_helpers() {
+    const auto useful = std::min<Index>(std::min(available_cores(), state_.replicas()),
+                                        state_.updater().items() / k_items_per_helper) -
+                        1;
+    if (useful <= 0) return;
+    state_.progress().bump();
+    state_.session().wake(state_.progress(), static_cast<int>(useful));
+  }
+
+  /// Inside exclusion: copies what the open stage needs. False if there is none.
+  bool join_update(const Control& control, Worker& me) {
+    if (control.round.phase != protocol::Phase::applying || control.committer != k_unclaimed) return false;
+    me.stage = control.stage;
+    me.plan = control.plan;
+    me.factor = control.clip_factor;
+    me.measures = control.measures;
+    collect(control, me.contributions);
+    return true;
+  }
+
+  /// Does items of the stage until none is free; the one that sees all done opens the next stage or commits.
+  /// @return whether something changed, so that the caller looks again.
+  bool work(Worker& me) {
+    Tiles& tiles = state_.arrays().tiles;
+    bool listed = false;
+    const Index first = tiles.count() * std::max(me.place, 0) / state_.replicas();
+    for (Index k = 0; k < tiles.count(); ++k) {
+      const Index i = first + k < tiles.count() ? first + k : first + k - tiles.count();
+      if (!tiles.claim(i, me.stage, me.place)) continue;
+      // Only while a claim of this stage is held is it certain that no owner writes its slot again.
+      if (!std::exchange(listed, true))
+        state_.updater().list(me.plan, me.contributions, me.factor, me.sources);
+      const auto [begin, end] = state_.updater().item(i);
+      if (me.measures)
+        state_.arrays().partial[i] = state_.updater().squared_norm(me.sources, begin, end);
+      else
+        state_.updater().run(me.plan, me.sources, begin, end);
+      tiles.finish(i, me.stage, me.place);
+    }
+    return tiles.all_done(me.stage) && (me.measures ? open_apply_stage(me.stage) : commit(me));
+  }
+
+  bool open_apply_stage(std::uint64_t stage) {
+    double squares = 0;
+    for (Index i = 0; i < state_.arrays().tiles.count(); ++i) squares += state_.arrays().partial[i];
+    const bool opened = state_.session().exclusive([&](Control& control) {
+      if (control.round.phase != protocol::Phase::applying || control.stage != stage) return false;
+      control.clip_factor = clip_factor(squares, state_.options().clip_norm);
+      control.measures = false;
+      ++control.stage;
+      return true;
+    });
+    if (opened) call_helpers();
+    return true;
+  }
+
+  bool commit(Worker& me) {
+    const bool hooked = static_cast<bool>(state_.options().hooks.after_update);
+    UpdateInfo info{};
+    bool call_hook = false;
+    const bool mine = state_.session().exclusive([&](Control& control) {
+      if (control.round.phase != protocol::Phase::applying || control.stage != me.stage ||
+          control.committer != k_unclaimed)
+        return false;
+      collect(control, me.contributions);
+      state_.updater().commit(control.updater, control.plan, me.contributions);
+      if (hooked && control.plan.applies) {
+        control.committer = me.place;
+        info = {control.updater.window.global_step, averaged(me.contributions)};
+        call_hook = true;
+      } else {
+        finish_round(control, averaged(me.contributions), control.plan.applies, false);
+      }
+      return true;
+    });
+    if (!mine) return true;
+    if (call_hook) {
+      std::exception_ptr failure;
+      hook_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+      try {
+        state_.options().hooks.after_update(info);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      hook_thread_.store({}, std::memory_order_relaxed);
+      state_.session().exclusive(
+          [&](Control& control) { finish_round(control, info.contributions, true, false); });
+      state_.announce();
+      if (failure) std::rethrow_exception(failure);
+      return true;
+    }
+    state_.announce();
+    return true;
+  }
+
+  /// Gradients that replicas have merged into these contributions. Those that were left out because they are
+  /// not finite took part in the round, but are not among them.
+  static int averaged(const std::vector<const Gradients*>& contributions) {
+    std::int64_t sum = 0;
+    for (const auto* contribution : contributions) sum += contribution->header().merged;
+    return static_cast<int>(sum);
+  }
+
+  void finish_round(Control& control, int contributions, bool applied, bool skipped) {
+    const Outcome outcome{.contributions = contributions,
+                          .culprit = control.round.poisoned_by,
+                          .applied = applied,
+                          .skipped = skipped};
+    state_.board().note(control.round.id, outcome);
+    control.round.commit(applied, skipped);
+    control.clear_tasks();
+    state_.board().publish(control);
+  }
+
+  static constexpr Index k_items_per_helper = 16;
+
+  State& state_;
+  std::atomic<std::thread::id> hook_thread_{};  // that calls a hook after an update
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

@@ -138,9 +138,7 @@ class SyncReplicas {
   /// replicas have computed before gets `Status::old_generation`. No replica may be reading variables in
   /// place meanwhile.
   /// @throws LayoutMismatch if it is of other variables or another rule; nothing has changed then.
-  void restore(const Snapshot<T>& snapshot) {
-    engine_->restore(snapshot);
-  }
+  void restore(const Snapshot<T>& snapshot) { engine_->restore(snapshot); }
 
   // ---- the wrapped optimizer
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// The dense accumulator: arithmetic, shapes, takers, deadlines and threads.
-#include "support/hooked_transport.hpp"
 #include "support/catch.hpp"
+#include "support/hooked_transport.hpp"
 #include "support/threads.hpp"
 #include <lockstep/accumulators/conditional_accumulator.hpp>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// The token queue: order, closing, deadlines and threads.
-#include "support/hooked_transport.hpp"
 #include "support/catch.hpp"
+#include "support/hooked_transport.hpp"
 #include "support/threads.hpp"
 #include <lockstep/accumulators/token_queue.hpp>
 

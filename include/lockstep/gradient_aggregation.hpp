@@ -178,7 +178,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
     } else {
       Contribution<G>& sum = inner_.staging();
       if (&staged == &sum) return;
-      detail::merge<T, G>(sum, staged, sum, sources_);
+      detail::merge<T>(sum, staged, sum, sources_);
       staged.clear();
     }
   }

@@ -54,7 +54,9 @@ class SyncReplicas {
         if (control.round.can_join(i)) return i;
       return -1;
     });
-    if (place < 0) throw UsageError(detail::text("join: all ", replicas(), " replicas have joined already"));
+    if (place < 0)
+      throw UsageError(
+          detail::text(engine_->title(), "join: all ", replicas(), " replicas have joined already"));
     return join(place, std::move(stop));
   }
   /// Takes a certain replica number: at the start, or in place of one that has left. A replacement sees the

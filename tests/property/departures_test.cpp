@@ -62,7 +62,7 @@ std::vector<float> replay(const std::vector<Entry>& ledger, std::int64_t steps) 
         if (k == 0)
           merged.push_back(std::move(own));
         else
-          detail::merge<float, float>(**merged.back(), **own, **merged.back(), scratch);
+          detail::merge<float>(**merged.back(), **own, **merged.back(), scratch);
       }
     }
     // In the order of places, relative to the first unit, over the sum of all weights in that unit.

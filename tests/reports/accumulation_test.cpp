@@ -295,6 +295,15 @@ TEST_CASE("BR-028: sums of 16-bit gradients are formed in the scalar of the vari
       CHECK(model.value() == -1.9921875F);
     }
     {
+      // All of one round from one replica.
+      Model<float, G> model;
+      SyncReplicas trainer{
+          Sgd{1.0}, model.variables, {.replicas_to_aggregate = 257, .total_num_replicas = 1}};
+      feed(trainer, model.w, gradients);
+      CHECK(trainer.global_step() == 1);
+      CHECK(model.value() == Approx(-512.0 / 257).epsilon(1e-6));
+    }
+    {
       Model<float, G> model;
       Local trainer{GradientAggregation<Sgd>{Sgd{1.0}, {.grad_steps = 257, .reduction = Reduction::sum}},
                     model.variables};

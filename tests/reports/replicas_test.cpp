@@ -660,6 +660,7 @@ TEST_CASE("BR-072: extra state has a stated rule", "[reports][BR-072]") {
     Model<> statistics;
     ExtraState extra{StateRule::mean, statistics.variables, {.replicas = 3, .deadline = 300ms}};
     std::array<double, 2> agreed{};
+    std::array<double, 2> late{};
     std::array<std::exception_ptr, 2> missed;
     std::barrier all(3), both(2);
     const auto thrown = run_replicas(3, [&](int i) {
@@ -676,9 +677,15 @@ TEST_CASE("BR-072: extra state has a stated rule", "[reports][BR-072]") {
         agreed[1] += state.value(statistics.w)[0];
       }
       both.arrive_and_wait();
+      if (i == 0)
+        state.resume({.timeout = 50s});  // the other one calls after all
+      else
+        state.synchronise({.timeout = 50s});
+      late[at(i)] = state.value(statistics.w)[0];
     });
     CHECK(messages(thrown) == "");
     CHECK(agreed == std::array{1.5, 1.5 + 5});
+    CHECK(late == std::array{3.25, 3.25});  // of 5 and 1.5
     const auto error = caught<TimeoutError>(missed[0]);
     REQUIRE(error);
     CHECK(error->missing() == std::vector{Missing{1, Missing::Why::slow}});

@@ -128,8 +128,10 @@ TEST_CASE("BR-003: after a clean departure the others go on, or learn who has le
 TEST_CASE("BR-006: any number of trainers may live side by side", "[reports][BR-006]") {
   const Watchdog watchdog;
   Model<> a, b;
-  SyncReplicas first{Sgd{0.1}, a.variables, {.replicas_to_aggregate = 2, .deadline = 300ms}};
-  SyncReplicas second{Sgd{0.01}, b.variables, {.replicas_to_aggregate = 2, .deadline = 300ms}};
+  SyncReplicas first{
+      Sgd{0.1}, a.variables, {.name = "generator", .replicas_to_aggregate = 2, .deadline = 300ms}};
+  SyncReplicas second{
+      Sgd{0.01}, b.variables, {.name = "critic", .replicas_to_aggregate = 2, .deadline = 300ms}};
 
   SECTION("in the same order on all replicas") {
     const auto thrown = run_replicas(2, [&](int i) {
@@ -171,6 +173,7 @@ TEST_CASE("BR-006: any number of trainers may live side by side", "[reports][BR-
       const auto error = caught<TimeoutError>(crossed[at(i)]);
       REQUIRE(error);
       CHECK(error->missing() == std::vector{Missing{1 - i, Missing::Why::slow}});
+      CHECK(has(error->what(), i == 0 ? "generator: replica 0 waited" : "critic: replica 1 waited"));
     }
     CHECK(messages(thrown) == "");
     CHECK(a.value() == Approx(-0.2).epsilon(1e-15));

@@ -10,6 +10,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/protocol/accumulator.hpp>
 #include <lockstep/reduction.hpp>
+#include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
 
@@ -212,6 +213,7 @@ class AccumulatorBase {
     });
   }
 
+  ForkGuard fork_guard_;
   Sum sum_;
   std::vector<Seat*> seats_;
   mutable typename Net::template Session<State> session_;
@@ -235,7 +237,7 @@ class AccumulatorBase<Sum, Net>::Taker {
     return *this;
   }
   ~Taker() {
-    if (seat_) home_->cancel(*seat_);
+    if (seat_ && !home_->fork_guard_.is_in_child()) home_->cancel(*seat_);
   }
 
   /// True if `get` will not wait.

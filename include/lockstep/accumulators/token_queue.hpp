@@ -7,6 +7,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/protocol/token_queue.hpp>
+#include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/in_process.hpp>
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
@@ -120,6 +121,7 @@ class TokenQueue {
       throw CapacityExceeded("enqueue_many: too many different steps in the token queue");
   }
 
+  ForkGuard fork_guard_;
   mutable typename Net::template Session<State> session_;
   WaitWord& word_;  // bumped when a waiter is served, cancelled or refused
 };
@@ -194,7 +196,7 @@ class TokenQueue<Net>::Waiter {
   }
 
   void abandon() noexcept {
-    if (!home_ || settled_.outcome != Dequeued::Outcome::pending) return;
+    if (!home_ || settled_.outcome != Dequeued::Outcome::pending || home_->fork_guard_.is_in_child()) return;
     home_->session_.exclusive([&](State& state) {
       if (!state.cancel(ticket_)) state.poll(ticket_);
     });

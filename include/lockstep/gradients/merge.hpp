@@ -6,11 +6,13 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/finite.hpp>
+#include <lockstep/gradients/own_contribution.hpp>
 #include <lockstep/gradients/runs.hpp>
 
 #include <Eigen/Core>
 
 #include <concepts>
+#include <memory>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -18,12 +20,11 @@ namespace detail {
 
 /// Forms `first + c * second` in the memory of `target`, which is one of the two; c is the ratio of their
 /// units. The target becomes a contribution with the presence and the weight of both. `first` keeps
-/// coefficient 1, so a chain of merges gives the same bits as one sum in the same order. Sums are formed in
-/// `T` and rounded to `G` once.
+/// coefficient 1, so a chain of merges gives the same bits as one sum in the same order.
 /// @param scratch only spares an allocation.
-template <class T, class G>
-void merge(const Contribution<G>& first, const Contribution<G>& second, Contribution<G>& target,
-           Contributors<T, G>& scratch) {
+template <class T>
+void merge(const Contribution<T>& first, const Contribution<T>& second, Contribution<T>& target,
+           Contributors<T, T>& scratch) {
   const ContributionHeader ahead = first.header(), behind = second.header();
   scratch.clear();
   scratch.scale = 1;
@@ -31,24 +32,20 @@ void merge(const Contribution<G>& first, const Contribution<G>& second, Contribu
   scratch.add(first, 1, 0);
   scratch.add(second, behind.unit / ahead.unit, 0);
   const Layout& layout = target.layout();
-  const auto add = [&](Index start, Index size, const Sources<T, G>& sources) {
+  const auto add = [&](Index start, Index size, const Sources<T, T>& sources) {
     if (sources.count == 1 && sources.data[0] == target.data() && !sources.weighted) return;
     with_mean(sources, start, size, [&](const auto& sum) {
-      Eigen::Map<Eigen::Array<G, Eigen::Dynamic, 1>> to(target.data() + start, size);
-      if constexpr (std::same_as<T, G>)
-        to = sum;
-      else
-        to = sum.template cast<G>();
+      Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(target.data() + start, size) = sum;
     });
   };
-  Runs<T, G> runs(layout, scratch);
+  Runs<T, T> runs(layout, scratch);
   if (runs.is_dense()) {
     add(0, layout.size(), runs.all_sources());
   } else {
     for (std::uint32_t id = 0; id < layout.count(); ++id)
       runs.visit(id, layout[id].offset, layout.end_of(id), add, [](Index, Index, bool) {});
   }
-  const Contribution<G>& other = &target == &first ? second : first;
+  const Contribution<T>& other = &target == &first ? second : first;
   if (!target.is_dense())
     for (std::uint32_t id = 0; id < layout.count(); ++id) target.unite_presence(id, other);
   target.header().unit = ahead.unit;
@@ -92,6 +89,36 @@ void narrow(const Contribution<T>& sum, Contribution<G>& to, double scale) {
   });
   for (std::uint32_t id = 0; id < sum.layout().count(); ++id) to.unite_presence(id, sum);
 }
+
+/// Adds each contribution of one replica to a round to those that it has given before. Sums of gradients that
+/// are narrower than the variables are kept wide, so that what is published has been rounded once, however
+/// many there are.
+template <class T, class G>
+class Merger {
+ public:
+  /// `latest` becomes the sum of both. @param earlier the sum of those before, as it is published.
+  void operator()(const Contribution<G>& earlier, Contribution<G>& latest) {
+    if constexpr (std::same_as<T, G>) {
+      merge(earlier, latest, latest, scratch_);
+    } else {
+      const ContributionHeader ahead = earlier.header(), behind = latest.header();
+      if (!wide_) wide_ = std::make_unique<OwnContribution<T>>(latest.layout());
+      Contribution<T>& sum = wide_->get();
+      // It is another sum if the last one was refused or withdrawn, and the first merge of each round begins
+      // one.
+      if (sum.header().merged != ahead.merged || ahead.merged == 1) add_wide(sum, earlier, true, scratch_);
+      add_wide(sum, latest, false, scratch_);
+      narrow(sum, latest, 1);
+      sum.header().merged = latest.header().merged = ahead.merged + behind.merged;
+      latest.header().unit = ahead.unit;
+      latest.header().total = ahead.total + behind.total;
+    }
+  }
+
+ private:
+  Contributors<T, G> scratch_;
+  std::unique_ptr<OwnContribution<T>> wide_;
+};
 
 }  // namespace detail
 

@@ -17,6 +17,7 @@
 #include <lockstep/per_variable/takes.hpp>
 #include <lockstep/per_variable/token_bank.hpp>
 #include <lockstep/protocol/init_tokens.hpp>
+#include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
 
 #include <algorithm>
@@ -85,7 +86,11 @@ class VariableEngine {
   const Variables<T>& variables() const { return *binding_; }
   const Layout& layout() const { return binding_->layout(); }
   const Updater<R, T, T>& updater() const { return updater_; }
-  VariableMembership& membership() { return membership_; }
+  VariableMembership& membership() {
+    fork_guard_.expect_own_process("trainer");
+    return membership_;
+  }
+  bool is_in_forked_child() const noexcept { return fork_guard_.is_in_child(); }
   bool cooperative() const { return options_.driver == Driver::cooperative; }
   bool is_initialised() const { return initialised_.load(std::memory_order_relaxed); }
 
@@ -102,6 +107,7 @@ class VariableEngine {
   /// Calls `f(state)` while nobody writes variables, slots or counters.
   template <class F>
   decltype(auto) while_still(F&& f) const {
+    fork_guard_.expect_own_process("trainer");
     const std::shared_lock lock(model_mutex_);
     return std::forward<F>(f)(state_);
   }
@@ -152,7 +158,7 @@ class VariableEngine {
   /// Everybody may join anew. A closed token queue is replaced by a fresh one; accumulators keep what they
   /// have.
   void start_over() {
-    membership_.start_over();
+    membership().start_over();
     if (tokens_.reopen()) add_init_tokens(options_.start_tokens());
   }
 
@@ -261,8 +267,8 @@ class VariableEngine {
     return result;
   }
 
-  void check(int place, std::span<const NamedGradient<T>> gradients) const {
-    membership_.expect_healthy(place);
+  void check(int place, std::span<const NamedGradient<T>> gradients) {
+    membership().expect_healthy(place);
     for (const auto& [name, gradient] : gradients) {
       const VariableInfo& info = layout().find(name);
       check_gradient(info, accumulators_[info.id].kind(), groups_.is_trainable(info.id), gradient);
@@ -288,7 +294,7 @@ class VariableEngine {
 
   template <class Take>
   Index token(int place, std::chrono::milliseconds timeout, const std::stop_token& stop, Take&& take) {
-    membership_.expect_healthy(place);
+    membership().expect_healthy(place);
     const auto waiting = membership_.waiting(place);
     const EitherStop either(stop, membership_.failure());
     try {
@@ -347,6 +353,7 @@ class VariableEngine {
     }
   }
 
+  ForkGuard fork_guard_;
   VariableOptions options_;
   Net net_;
   Binding<T, T> binding_;

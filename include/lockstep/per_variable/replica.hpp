@@ -64,7 +64,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   VariableReplica& operator=(VariableReplica&&) = delete;
 
   ~VariableReplica() {
-    if (!engine_) return;
+    if (!engine_ || engine_->is_in_forked_child()) return;
     if (std::uncaught_exceptions() > unwinding_)
       engine_->membership().die(place_, "an exception ended its loop");
     else

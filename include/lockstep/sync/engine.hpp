@@ -33,6 +33,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   using State::progress;
   using State::replicas;
   using State::session;
+  using State::title;
   using State::updater;
 
   using State::State;
@@ -106,7 +107,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     Worker<T, G> me(protocol::k_nobody);
     when_quiet("start_over", me, [this](Control& control) {
       if (const int active = control.round.active(); active > 0)
-        throw UsageError(text("run: ", active, " replicas are still active"));
+        throw UsageError(text(title(), "run: ", active, " replicas are still active"));
       if (control.wants_plan(options().driver)) return false;
       control.round.reset_membership();
       control.clear_tasks();
@@ -154,7 +155,8 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
       const std::uint32_t seen = progress().seen();
       if (session().exclusive([&](Control& control) { return control.is_quiet() && take(control); })) return;
       if (options().driver == Driver::cooperative) crew_.advance(me);
-      if (deadline.passed()) throw TimeoutError(text(call, ": the update under way does not end"), missing());
+      if (deadline.passed())
+        throw TimeoutError(text(title(), call, ": the update under way does not end"), missing());
       session().wait(progress(), seen, deadline.end(), replicas());
     }
   }

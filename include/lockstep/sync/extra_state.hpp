@@ -110,7 +110,7 @@ class ExtraState {
     /// Waits for the others' call and takes over what the rules give. @param options its weight counts in the
     /// means.
     /// @throws InvalidArgument for the weight; TimeoutError, PeerFailed, Cancelled as `apply_gradients`: the
-    /// own values are as they were then.
+    /// own values are as they were then, and after the first and the last `resume()` or `withdraw()`.
     void synchronise(const ApplyOptions& options = {}) {
       detail::expect_options(options);
       Contribution<T>& staged = replica_.staging();
@@ -119,15 +119,26 @@ class ExtraState {
         if (gives(info.id)) std::copy_n(data() + info.offset, info.size, staged.mark_dense(info.id));
       staged.header().unit = staged.header().total = options.weight;
       replica_.apply_merged(options);
-      for (const VariableInfo& info : layout().infos())
-        if (state_->rules_[info.id] != StateRule::own)
-          std::copy_n(replica_.values() + info.offset, info.size, data() + info.offset);
+      take_over();
     }
+    /// Waits on after a TimeoutError or Cancelled.
+    void resume(const ApplyOptions& options = {}) {
+      replica_.resume(options);
+      take_over();
+    }
+    /// Takes the call back after a TimeoutError or Cancelled. False if all have called meanwhile: `resume()`
+    /// then.
+    bool withdraw() { return replica_.withdraw(); }
 
    private:
     const Layout& layout() const { return replica_.variables().layout(); }
     std::size_t bytes() const { return static_cast<std::size_t>(layout().size()) * sizeof(T); }
     T* data() { return reinterpret_cast<T*>(memory_.bytes().data()); }
+    void take_over() {
+      for (const VariableInfo& info : layout().infos())
+        if (state_->rules_[info.id] != StateRule::own)
+          std::copy_n(replica_.values() + info.offset, info.size, data() + info.offset);
+    }
     bool gives(std::uint32_t id) const {
       const StateRule rule = state_->rules_[id];
       return rule == StateRule::mean || (rule == StateRule::first && index() == 0);

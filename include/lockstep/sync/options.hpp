@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -47,6 +48,7 @@ struct Hooks {
 };
 
 struct SyncOptions {
+  std::string name = {};          ///< of the trainer, in error texts, where there are several
   int replicas_to_aggregate = 1;  ///< R: contributions in one update
   int total_num_replicas = 0;     ///< N: replicas that take part; 0 means as many as R
   Reduction reduction = Reduction::mean;

@@ -93,7 +93,8 @@ class Participant {
       }
       if (stop_.stop_requested()) {
         note_waiting();
-        throw Cancelled(detail::text("replica ", index(), ": cancelled while waiting in step ", step_));
+        throw Cancelled(
+            text(engine_->title(), "replica ", index(), ": cancelled while waiting in step ", step_));
       }
       if (ending != protocol::Ending::none && !busy) {
         note_waiting();
@@ -132,8 +133,8 @@ class Participant {
     const std::string reason = engine_->failure_reason();
     const std::string who = culprit == protocol::k_nobody ? other() : text("replica ", culprit);
     throw PeerFailed(
-        text("step ", step_, ": ", who, " failed", reason.empty() ? ": it has left" : ": " + reason,
-             "; replica ", index(), " cannot go on"),
+        text(engine_->title(), "step ", step_, ": ", who, " failed",
+             reason.empty() ? ": it has left" : ": " + reason, "; replica ", index(), " cannot go on"),
         culprit);
   }
 
@@ -143,9 +144,9 @@ class Participant {
                                  [&](const Missing& m) { return m.replica == index(); }),
                   missing.end());
     const std::string who = missing.empty() ? other() : to_string(missing);
-    return TimeoutError(
-        detail::text("replica ", index(), " waited ", timeout.count(), " ms in step ", step_, " for: ", who),
-        std::move(missing));
+    return TimeoutError(text(engine_->title(), "replica ", index(), " waited ", timeout.count(),
+                             " ms in step ", step_, " for: ", who),
+                        std::move(missing));
   }
 
   /// The variables that it computes with from now on are those of this moment.

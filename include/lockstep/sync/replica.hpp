@@ -37,10 +37,11 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   /// Used by `SyncReplicas::join`.
   SyncReplica(Engine& engine, int place, std::chrono::milliseconds deadline, std::stop_token stop)
       : me_(std::make_unique<Participant>(engine, place, deadline, std::move(stop))),
+        place_(place),
         unwinding_(std::uncaught_exceptions()) {
     engine.session().exclusive([&](Control& control) {
       if (!control.round.can_join(place))
-        throw UsageError(detail::text("join: replica ", place, " has joined already"));
+        throw UsageError(detail::text(engine.title(), "join: replica ", place, " has joined already"));
       control.round.join(place);
       find_free_slot(control);
     });
@@ -89,7 +90,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     detail::expect_options(options);
     Contribution<G>& staged = staging_slot();
     if (staged.is_empty())
-      throw NoGradients(detail::text("apply_gradients: replica ", index(),
+      throw NoGradients(detail::text(engine().title(), "apply_gradients: replica ", index(),
                                      " has no gradient for any variable in step ", me().step()));
     staged.header().unit = staged.header().total = options.weight;
     return contribute(options);
@@ -104,14 +105,16 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
     if (!pending_)
-      throw UsageError(detail::text("resume: replica ", index(), " has no pending contribution"));
+      throw UsageError(
+          detail::text(engine().title(), "resume: replica ", index(), " has no pending contribution"));
     return wait_for_outcome(options, std::nullopt);
   }
   /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
   /// `resume()` then.
   bool withdraw() {
     if (!pending_)
-      throw UsageError(detail::text("withdraw: replica ", index(), " has no pending contribution"));
+      throw UsageError(
+          detail::text(engine().title(), "withdraw: replica ", index(), " has no pending contribution"));
     const bool taken = engine().session().exclusive([&](Control& control) {
       if (control.round.id != round_ || !control.round.withdraw(index())) return false;
       find_free_slot(control);
@@ -150,7 +153,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
  private:
   Participant& me() const {
-    if (!me_) throw UsageError("replica: it has left");
+    if (!me_) throw UsageError(detail::text("replica ", place_, " has left"));
     return *me_;
   }
   Engine& engine() const { return me().engine(); }
@@ -235,7 +238,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       if (must_merge) {
         const FloatEnvironment same_everywhere;
         Contribution<G>& earlier = engine().contribution(index(), 1 - staged_);
-        detail::merge(earlier, staged, staged, scratch_);
+        merger_(earlier, staged);
         continue;
       }
       computed_at_ = me().step();
@@ -328,7 +331,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   }
 
   std::unique_ptr<Participant> me_;
-  Contributors<T, G> scratch_;
+  detail::Merger<T, G> merger_;
+  int place_;
   int unwinding_;
   int staged_ = 0;        // slot that the next contribution is written to
   bool pending_ = false;  // a published contribution whose outcome is not known yet

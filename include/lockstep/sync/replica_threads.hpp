@@ -75,15 +75,18 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
     const Now now = engine.session().exclusive(look);
     if (now.round != round) return now.step;
     if (now.ending == protocol::Ending::failed)
-      throw PeerFailed(text("chief_step: replica ", now.culprit, " failed: ", engine.failure_reason()),
-                       now.culprit);
+      throw PeerFailed(
+          text(engine.title(), "chief_step: replica ", now.culprit, " failed: ", engine.failure_reason()),
+          now.culprit);
     if (now.ending == protocol::Ending::stopped)
-      throw Cancelled(text("chief_step: training has ended, replica ", now.culprit, " has left"));
-    if (stop.stop_requested()) throw Cancelled("chief_step: cancelled");
+      throw Cancelled(
+          text(engine.title(), "chief_step: training has ended, replica ", now.culprit, " has left"));
+    if (stop.stop_requested()) throw Cancelled(engine.title() + "chief_step: cancelled");
     if (deadline.passed()) {
       std::vector<Missing> missing = engine.missing();
       const std::string who = to_string(missing);
-      throw TimeoutError(text("chief_step: waited ", timeout.count(), " ms for: ", who), std::move(missing));
+      throw TimeoutError(text(engine.title(), "chief_step: waited ", timeout.count(), " ms for: ", who),
+                         std::move(missing));
     }
     engine.session().wait(engine.progress(), seen, deadline.end(), engine.replicas());
   }

@@ -53,15 +53,13 @@ class TrainerState {
   }
 
   const SyncOptions& options() const { return options_; }
+  /// What error texts begin with.
+  std::string title() const { return options_.name.empty() ? "" : options_.name + ": "; }
   /// The policy of the trainer, or that of a window inside it.
   NonFinite non_finite() const {
     return options_.non_finite == NonFinite::propagate ? updater_.options().non_finite : options_.non_finite;
   }
-  /// @throws UsageError in a forked child: whoever held the exclusion does not exist there.
-  Session& session() {
-    fork_guard_.expect_own_process("trainer");
-    return session_;
-  }
+  Session& session() { return session_; }
   bool is_in_forked_child() const noexcept { return fork_guard_.is_in_child(); }
   Updater<R, T, G>& updater() { return updater_; }
   const Variables<T, G>& variables() const { return *binding_; }

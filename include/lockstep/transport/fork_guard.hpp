@@ -53,7 +53,7 @@ class ForkGuard {
   void expect_own_process(const char* subject) const {
     if (is_in_child())
       throw UsageError(detail::text(
-          subject, ": it was made before a fork and belongs to the parent; make a new one in the child"));
+          subject, ": made before a fork, this belongs to the parent; make a new one in the child"));
   }
 
  private:

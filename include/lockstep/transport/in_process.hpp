@@ -3,6 +3,7 @@
 /// The transport between threads of one process.
 #pragma once
 
+#include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
 
@@ -21,8 +22,10 @@ struct InProcess {
 
     std::span<std::byte> memory() { return memory_.bytes(); }
 
+    /// @throws UsageError in a forked child: whoever held the exclusion does not exist there.
     template <class F>
     decltype(auto) exclusive(F&& transition) {
+      fork_guard_.expect_own_process("replicas in one process");
       const std::lock_guard lock(mutex_);
       return std::forward<F>(transition)(state_);
     }
@@ -37,6 +40,7 @@ struct InProcess {
     bool alive(int) const { return true; }
 
    private:
+    ForkGuard fork_guard_;
     alignas(k_alignment) std::mutex mutex_;
     State state_;
     ZeroedMemory memory_;

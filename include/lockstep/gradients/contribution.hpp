@@ -9,6 +9,7 @@
 #include <lockstep/gradients/row_set.hpp>
 #include <lockstep/transport/memory.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -23,16 +24,23 @@ class RowLayout {
  public:
   explicit RowLayout(const Layout& layout) {
     for (const VariableInfo& info : layout.infos()) {
-      offsets_.push_back(words_);
+      places_.push_back({words_, numbers_});
       words_ += RowSet::memory_for(info.rows());
+      numbers_ += RowSet::numbers_for(info.rows());
     }
   }
-  Index offset(std::uint32_t id) const { return offsets_[id]; }
+  /// Offsets of the set of variable `id` and of the numbers of its members, in words.
+  struct Place {
+    Index words, numbers;
+  };
+  const Place& operator[](std::uint32_t id) const { return places_[id]; }
   Index words() const { return words_; }
+  Index numbers() const { return numbers_; }
 
  private:
-  std::vector<Index> offsets_;
+  std::vector<Place> places_;
   Index words_ = 0;
+  Index numbers_ = 0;
 };
 
 /// Fixed part of a contribution. The data hold \f$\sum_i (w_i/u)\, g_i\f$ over the gradients merged into it:
@@ -55,12 +63,16 @@ class Contribution {
   Contribution() = default;
 
   /// Takes its arrays from `carver`; over a null base this only counts bytes.
-  Contribution(Carver& carver, const Layout& layout, const RowLayout& rows)
-      : layout_(&layout),
+  /// @param packs rows may lie one after the other, not at their own places: few pages are touched, but
+  /// nothing can be added before they are spread.
+  Contribution(Carver& carver, const Layout& layout, const RowLayout& rows, bool packs = false)
+      : packs_(packs),
+        layout_(&layout),
         row_layout_(&rows),
         header_(carver.array<ContributionHeader>(1)),
         marks_(carver.array<std::uint32_t>(layout.count())),
         row_words_(carver.array<std::uint64_t>(static_cast<std::size_t>(rows.words()))),
+        row_numbers_(packs ? carver.array<std::uint64_t>(static_cast<std::size_t>(rows.numbers())) : nullptr),
         data_(carver.array<G>(static_cast<std::size_t>(layout.size()))) {}
 
   ContributionHeader& header() { return *header_; }
@@ -70,18 +82,22 @@ class Contribution {
   const Layout& layout() const { return *layout_; }
 
   Presence presence(std::uint32_t id) const {
-    return marks_[id] >> 2 == header_->epoch ? static_cast<Presence>(marks_[id] & 3) : Presence::absent;
+    if (marks_[id] >> 2 != header_->epoch) return Presence::absent;
+    return is_packed(id) ? Presence::rows : static_cast<Presence>(marks_[id] & 3);
+  }
+  /// Of a variable with rows: they lie one after the other, in ascending order.
+  bool is_packed(std::uint32_t id) const { return (marks_[id] & 3) == k_packed; }
+  /// The elements of one of its rows.
+  const G* row_data(std::uint32_t id, Index row) const {
+    const VariableInfo& info = (*layout_)[id];
+    return data_ + info.offset + (is_packed(id) ? rows(id).number(row) : row) * info.row_size();
   }
   /// Every variable has a dense gradient.
   bool is_dense() const { return header_->present == layout_->count() && header_->sparse == 0; }
   bool is_empty() const { return header_->present == 0; }
 
-  RowSet rows(std::uint32_t id) {
-    return RowSet(row_words_ + row_layout_->offset(id), (*layout_)[id].rows());
-  }
-  const RowSet rows(std::uint32_t id) const {
-    return RowSet(row_words_ + row_layout_->offset(id), (*layout_)[id].rows());
-  }
+  RowSet rows(std::uint32_t id) { return row_set(id); }
+  const RowSet rows(std::uint32_t id) const { return row_set(id); }
 
   /// Forgets all gradients; the data stay as they are, unreachable.
   void clear() {
@@ -106,14 +122,34 @@ class Contribution {
     return data_ + (*layout_)[id].offset;
   }
 
-  /// Marks a variable as row-sparse. @throws UsageError if it has a dense gradient already.
+  /// Marks a variable as row-sparse, with rows at their own places. @throws UsageError if it has a dense
+  /// gradient already.
   void mark_rows(std::uint32_t id) {
     const Presence now = presence(id);
     if (now == Presence::dense) throw mixed(id, "a dense gradient", "rows");
-    if (now == Presence::absent) {
-      mark(id, Presence::rows);
-      ++header_->sparse;
-    }
+    if (now == Presence::rows) return spread(id);
+    mark(id, Presence::rows);
+    ++header_->sparse;
+  }
+  /// Marks a variable without a gradient as row-sparse, with rows one after the other. False if it cannot be.
+  bool mark_packed_rows(std::uint32_t id) {
+    if (!packs_ || presence(id) != Presence::absent) return false;
+    mark(id, Presence::rows);
+    marks_[id] |= k_packed;
+    ++header_->sparse;
+    return true;
+  }
+  /// Moves the rows of a variable to their own places, the last one first, if they are packed.
+  void spread(std::uint32_t id) {
+    if (presence(id) != Presence::rows || !is_packed(id)) return;
+    const VariableInfo& info = (*layout_)[id];
+    const RowSet members = rows(id);
+    G* data = data_ + info.offset;
+    members.for_each_backwards([&](Index row) {
+      const Index from = members.number(row), width = info.row_size();
+      if (from != row) std::copy_n(data + from * width, width, data + row * width);
+    });
+    marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(Presence::rows);
   }
 
   /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at. Writes
@@ -123,6 +159,7 @@ class Contribution {
     G* data = data_ + info.offset;
     const Presence now = presence(id);
     if (now == Presence::dense) return;
+    spread(id);
     const Index width = info.row_size();
     for (Index row = 0; row < info.rows(); ++row)
       if (now == Presence::absent || !rows(id).contains(row))
@@ -136,6 +173,7 @@ class Contribution {
     const Presence theirs = other.presence(id);
     const Presence ours = presence(id);
     if (theirs == Presence::absent || ours == Presence::dense) return;
+    spread(id);
     if (theirs == Presence::dense) {
       if (ours == Presence::rows) {
         rows(id).clear();
@@ -150,6 +188,10 @@ class Contribution {
   }
 
  private:
+  RowSet row_set(std::uint32_t id) const {
+    const RowLayout::Place& at = (*row_layout_)[id];
+    return {row_words_ + at.words, packs_ ? row_numbers_ + at.numbers : nullptr, (*layout_)[id].rows()};
+  }
   static bool is_plus_zero(const G& element) {
     const G zero{};
     return std::memcmp(&element, &zero, sizeof(G)) == 0;
@@ -163,11 +205,15 @@ class Contribution {
                                    " in this step, cannot also take ", asked));
   }
 
+  static constexpr std::uint32_t k_packed = 3;  // beside the values of `Presence` in a mark
+
+  bool packs_ = false;
   const Layout* layout_ = nullptr;
   const RowLayout* row_layout_ = nullptr;
   ContributionHeader* header_ = nullptr;
   std::uint32_t* marks_ = nullptr;
   std::uint64_t* row_words_ = nullptr;
+  std::uint64_t* row_numbers_ = nullptr;  // only if it packs
   G* data_ = nullptr;
 };
 

@@ -36,7 +36,7 @@ void for_each_present(const Contribution<G>& contribution, F&& f) {
         for (Index group = 0; group * 4096 < info.rows(); ++group)
           RowSet::for_each_bit(rows.summary(group), [&](Index word) {
             RowSet::for_each_bit(rows.word(group * 64 + word), [&](Index bit) {
-              f(data + ((group * 64 + word) * 64 + bit) * info.row_size(), info.row_size());
+              f(contribution.row_data(info.id, (group * 64 + word) * 64 + bit), info.row_size());
             });
           });
         break;

@@ -26,6 +26,7 @@ template <class T>
 void merge(const Contribution<T>& first, const Contribution<T>& second, Contribution<T>& target,
            Contributors<T, T>& scratch) {
   const ContributionHeader ahead = first.header(), behind = second.header();
+  for (std::uint32_t id = 0; id < target.layout().count(); ++id) target.spread(id);
   scratch.clear();
   scratch.scale = 1;
   scratch.by_present = false;

@@ -6,8 +6,10 @@
 
 #include <lockstep/config.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -15,10 +17,16 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// ascending order cost what the members cost, not what the table costs.
 class RowSet {
  public:
-  RowSet(std::uint64_t* words, Index rows) : bits_(words), summary_(words + words_for(rows)), rows_(rows) {}
+  /// @param numbers memory for `number_members`, or null.
+  RowSet(std::uint64_t* words, std::uint64_t* numbers, Index rows)
+      : bits_(words), summary_(words + words_for(rows)), before_(numbers), taken_(numbers), rows_(rows) {
+    if (numbers) taken_ += words_for(rows);
+  }
 
   /// Words of memory for a table of `rows` rows.
   static Index memory_for(Index rows) { return words_for(rows) + words_for(words_for(rows)); }
+  /// Words of memory for the numbers of its members.
+  static Index numbers_for(Index rows) { return 2 * words_for(rows); }
 
   bool contains(Index row) const { return (bits_[row / 64] >> (row % 64) & 1) != 0; }
 
@@ -45,11 +53,52 @@ class RowSet {
     }
   }
 
+  /// Numbers the members in ascending order, for `number`. @return how many there are.
+  Index number_members() {
+    std::uint64_t count = 0;
+    for (Index i = 0; i < words_for(words_for(rows_)); ++i)
+      for_each_bit(summary_[i], [&](Index bit) {
+        before_[i * 64 + bit] = count;
+        count += static_cast<std::uint64_t>(std::popcount(bits_[i * 64 + bit]));
+      });
+    return static_cast<Index>(count);
+  }
+  /// Of a member, since `number_members` and before the set changes.
+  Index number(Index row) const {
+    const std::uint64_t below = bits_[row / 64] & ((std::uint64_t{1} << (row % 64)) - 1);
+    return static_cast<Index>(before_[row / 64]) + std::popcount(below);
+  }
+
+  /// Takes a number. @return true if it was free.
+  bool take(Index number) {
+    std::uint64_t& word = taken_[number / 64];
+    const std::uint64_t bit = std::uint64_t{1} << (number % 64);
+    return (std::exchange(word, word | bit) & bit) == 0;
+  }
+  /// The first `count` numbers are free again.
+  void give_back(Index count) { std::fill_n(taken_, words_for(count), std::uint64_t{0}); }
+
   Index rows() const { return rows_; }
   /// 64 rows starting at 64 * i.
   std::uint64_t word(Index i) const { return bits_[i]; }
   /// Bit j says whether `word(64 * i + j)` has a member.
   std::uint64_t summary(Index i) const { return summary_[i]; }
+
+  /// Calls `visit(row)` for the members, the last one first.
+  template <class F>
+  void for_each_backwards(F&& visit) const {
+    const auto each = [](std::uint64_t word, auto&& f) {
+      while (word != 0) {
+        const int bit = 63 - std::countl_zero(word);
+        word ^= std::uint64_t{1} << bit;
+        f(static_cast<Index>(bit));
+      }
+    };
+    for (Index i = words_for(words_for(rows_)) - 1; i >= 0; --i)
+      each(summary_[i], [&](Index word) {
+        each(bits_[i * 64 + word], [&](Index bit) { visit((i * 64 + word) * 64 + bit); });
+      });
+  }
 
   template <class F>
   static void for_each_bit(std::uint64_t word, F&& visit) {
@@ -61,6 +110,8 @@ class RowSet {
 
   std::uint64_t* bits_;
   std::uint64_t* summary_;
+  std::uint64_t* before_;  // members before the word
+  std::uint64_t* taken_;
   Index rows_;
 };
 

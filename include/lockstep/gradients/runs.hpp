@@ -8,7 +8,8 @@
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/mean.hpp>
 
-#include <bitset>
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -61,9 +62,9 @@ class Runs {
   }
 
   /// Calls `with(begin, size, sources)` and `without(begin, size, variable_is_present)` for the runs of
-  /// variable `id` inside [begin, end).
-  template <class With, class Without>
-  void visit(std::uint32_t id, Index begin, Index end, With&& with, Without&& without) {
+  /// variable `id` inside [begin, end). Single rows are announced by `soon(begin, size)` some rows before.
+  template <class With, class Without, class Soon>
+  void visit(std::uint32_t id, Index begin, Index end, With&& with, Without&& without, Soon&& soon) {
     if (dense_) {
       with(begin, end - begin, chosen_);
       return;
@@ -80,8 +81,12 @@ class Runs {
              from_.window && from_.window->presence(id) == Presence::dense);
       with(begin, end - begin, chosen_);
     } else {
-      visit_rows(id, begin, end, with, without);
+      visit_rows(id, begin, end, with, without, soon);
     }
+  }
+  template <class With, class Without>
+  void visit(std::uint32_t id, Index begin, Index end, With&& with, Without&& without) {
+    visit(id, begin, end, with, without, [](Index, Index) {});
   }
 
   /// True if every run of every variable has the same sources: then runs may span variables.
@@ -106,23 +111,24 @@ class Runs {
       chosen_.add(from_.all[i]->data(), static_cast<T>(from_.coefficient[i]));
       total += from_.total[i];
     }
-    chosen_.scale = static_cast<T>(from_.by_present ? from_.factor / total : from_.scale);
+    set_scale(total);
   }
 
   /// 64 rows at a time; a row belongs to those whose set has it and to all that are dense.
-  template <class With, class Without>
-  void visit_rows(std::uint32_t id, Index begin, Index end, With&& with, Without&& without) {
+  template <class With, class Without, class Soon>
+  void visit_rows(std::uint32_t id, Index begin, Index end, With&& with, Without&& without, Soon&& soon) {
     const VariableInfo& info = layout_[id];
     const Index width = info.row_size();
     const Index stop = std::min(end, info.offset + info.size);
     Index done = begin;  // elements before this one have been visited
+    std::array<Index, k_rows_ahead> announced;
+    std::size_t found = 0;
     const auto visit_row = [&](Index row) {
       const Index from = std::max(begin, info.offset + row * width);
       const Index to = std::min(stop, info.offset + (row + 1) * width);
       if (from >= to) return;
       if (from > done) without(done, from - done, true);
-      select([&](std::size_t i) { return has_row(*from_.all[i], id, row); },
-             from_.window && has_row(*from_.window, id, row));
+      select_row(id, row, info.offset + row * width);
       with(from, to - from, chosen_);
       done = to;
     };
@@ -136,11 +142,40 @@ class Runs {
         const std::uint64_t bits = united(id, [&](const RowSet& rows) { return rows.word(word); });
         RowSet::for_each_bit(bits, [&](Index bit) {
           const Index row = word * 64 + bit;
-          if (row >= first && row <= last && row < info.rows()) visit_row(row);
+          if (row < first || row > last || row >= info.rows()) return;
+          if (found >= k_rows_ahead) visit_row(announced[found % k_rows_ahead]);
+          soon(info.offset + row * width, width);
+          announced[found++ % k_rows_ahead] = row;
         });
       });
     }
+    for (std::size_t i = found - std::min(found, k_rows_ahead); i < found; ++i)
+      visit_row(announced[i % k_rows_ahead]);
     if (done < stop) without(done, stop - done, true);
+  }
+
+  /// Fills `chosen_` with those that have the row, whose first element is `element` of the layout.
+  void select_row(std::uint32_t id, Index row, Index element) {
+    chosen_.clear();
+    double total = 0;
+    if (from_.window && has_row(*from_.window, id, row)) chosen_.wide = from_.window->data();
+    for (std::size_t i = 0; i < from_.all.size(); ++i) {
+      const Contribution<G>& from = *from_.all[i];
+      if (!has_row(from, id, row)) continue;
+      const bool is_packed = from.presence(id) == Presence::rows && from.is_packed(id);
+      chosen_.add(is_packed ? shifted(from.row_data(id, row), element) : from.data(),
+                  static_cast<T>(from_.coefficient[i]));
+      total += from_.total[i];
+    }
+    set_scale(total);
+  }
+  void set_scale(double total) {
+    chosen_.scale = static_cast<T>(from_.by_present ? from_.factor / total : from_.scale);
+  }
+  /// Where element 0 of the layout would be, if `at` were element `element`. In integers: nothing is there.
+  static const G* shifted(const G* at, Index element) {
+    return reinterpret_cast<const G*>(reinterpret_cast<std::uintptr_t>(at) -
+                                      static_cast<std::uintptr_t>(element) * sizeof(G));
   }
 
   template <class C>
@@ -162,6 +197,8 @@ class Runs {
     for (const auto* contribution : from_.all) take(*contribution);
     return word;
   }
+
+  static constexpr std::size_t k_rows_ahead = 8;
 
   const Layout& layout_;
   const Contributors<T, G>& from_;

@@ -2,6 +2,8 @@
 #include "support/catch.hpp"
 #include "unit/gradients/pile.hpp"
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/finite.hpp>
+#include <lockstep/gradients/row_writer.hpp>
 
 #include <Eigen/Core>
 
@@ -166,7 +168,8 @@ TEMPLATE_TEST_CASE("contribution: arrays are aligned and do not overlap", "[grad
   for (const Index size : k_sizes) {
     const Layout layout = layout_of<float>({{size}, {size, 2}});
     const RowLayout rows(layout);
-    CHECK(rows.offset(0) == 0);
+    CHECK(rows[0].words == 0);
+    CHECK(rows[1].numbers == RowSet::numbers_for(size));
     CHECK(rows.words() == 2 * RowSet::memory_for(size));
     Carver counter;
     const Contribution<G> counted(counter, layout, rows);
@@ -187,5 +190,59 @@ TEMPLATE_TEST_CASE("contribution: arrays are aligned and do not overlap", "[grad
         std::all_of(c.data(), c.data() + layout.size(), [](G value) { return value == static_cast<G>(-1); }));
     const auto behind = memory.bytes().subspan(counter.used());
     CHECK(std::all_of(behind.begin(), behind.end(), [](std::byte value) { return value == std::byte{0}; }));
+  }
+}
+
+TEMPLATE_TEST_CASE("contribution: packed rows are those of their places, and can be spread",
+                   "[gradients][contribution]", float, Eigen::bfloat16) {
+  using G = TestType;
+  Numbers numbers(5);
+  const Layout layout = layout_of<float>({{3}, {300, 5}, {9000}});
+  const RowLayout rows(layout);
+  Owned<G> packing(layout, rows, true), placing(layout, rows);
+  for (int step = 0; step < 30; ++step) {
+    INFO("step " << step);
+    for (const std::uint32_t id : {1U, 2U}) {
+      const Index width = layout[id].row_size();
+      for (int call = 0; call < 1 + step % 2;
+           ++call) {  // a second call of a step spreads what the first one wrote
+        std::vector<Index> indices;
+        for (Index i = numbers.below(60); i >= 0; --i) indices.push_back(numbers.below(layout[id].rows()));
+        const auto row_at = [&](Index i) { return indices[static_cast<std::size_t>(i)]; };
+        const auto count = static_cast<Index>(indices.size());
+        detail::RowWriter<G> packed(*packing, id, count, row_at), placed(*placing, id, count, row_at);
+        CHECK(packing->is_packed(id) == (call == 0));
+        CHECK_FALSE(placing->is_packed(id));
+        for (const Index row : indices) {
+          const auto to = packed(row), reference = placed(row);
+          CHECK(to.is_first == reference.is_first);
+          for (Index i = 0; i < width; ++i) {
+            const auto value = static_cast<G>(numbers.exact());
+            for (const auto& target : {to, reference})
+              target.data[i] = target.is_first ? value : static_cast<G>(target.data[i] + value);
+          }
+        }
+      }
+    }
+    const auto agree = [&](bool in_place) {
+      bool same = true;
+      for (const std::uint32_t id : {1U, 2U})
+        for (Index row = 0; row < layout[id].rows(); ++row) {
+          same = same && packing->rows(id).contains(row) == placing->rows(id).contains(row);
+          if (!placing->rows(id).contains(row)) continue;
+          const Index width = layout[id].row_size();
+          const G* data =
+              in_place ? packing->data() + layout[id].offset + row * width : packing->row_data(id, row);
+          same = same && std::equal(data, data + width, placing->row_data(id, row));
+        }
+      return same;
+    };
+    CHECK(agree(false));
+    CHECK(squared_norm(*packing) == squared_norm(*placing));
+    for (const std::uint32_t id : {1U, 2U}) packing->spread(id);
+    CHECK_FALSE(packing->is_packed(1));
+    CHECK(agree(true));
+    packing->clear();
+    placing->clear();
   }
 }

@@ -31,8 +31,10 @@ Layout layout_of(const std::vector<std::vector<Index>>& shapes) {
 template <class G>
 class Owned {
  public:
-  Owned(const Layout& layout, const RowLayout& rows)
-      : memory_(bytes(layout, rows)), carver_(memory_.bytes().data()), contribution_(carver_, layout, rows) {
+  Owned(const Layout& layout, const RowLayout& rows, bool packs = false)
+      : memory_(bytes(layout, rows, packs)),
+        carver_(memory_.bytes().data()),
+        contribution_(carver_, layout, rows, packs) {
     contribution_.clear();
   }
   Owned(const Owned&) = delete;
@@ -41,9 +43,9 @@ class Owned {
   Contribution<G>* operator->() { return &contribution_; }
 
  private:
-  static std::size_t bytes(const Layout& layout, const RowLayout& rows) {
+  static std::size_t bytes(const Layout& layout, const RowLayout& rows, bool packs) {
     Carver counter;
-    const Contribution<G> counted(counter, layout, rows);
+    const Contribution<G> counted(counter, layout, rows, packs);
     return counter.used();
   }
   ZeroedMemory memory_;

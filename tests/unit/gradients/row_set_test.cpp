@@ -15,10 +15,14 @@ namespace {
 /// A set over its own words, with words behind it that must stay as they are.
 struct Guarded {
   explicit Guarded(Index rows)
-      : words(static_cast<std::size_t>(RowSet::memory_for(rows)) + 2, 0), set(words.data(), rows) {
-    words[words.size() - 1] = words[words.size() - 2] = 0xABCD;
+      : words(static_cast<std::size_t>(RowSet::memory_for(rows)) + 2, 0),
+        numbers(static_cast<std::size_t>(RowSet::numbers_for(rows)) + 1, 0),
+        set(words.data(), numbers.data(), rows) {
+    words[words.size() - 1] = words[words.size() - 2] = numbers.back() = 0xABCD;
   }
-  bool guards_hold() const { return words[words.size() - 1] == 0xABCD && words[words.size() - 2] == 0xABCD; }
+  bool guards_hold() const {
+    return words[words.size() - 1] == 0xABCD && words[words.size() - 2] == 0xABCD && numbers.back() == 0xABCD;
+  }
   bool all_zero() const {
     return std::all_of(words.begin(), words.end() - 2, [](auto word) { return word == 0; });
   }
@@ -32,7 +36,7 @@ struct Guarded {
       });
     return rows;
   }
-  std::vector<std::uint64_t> words;
+  std::vector<std::uint64_t> words, numbers;
   RowSet set;
 };
 
@@ -93,4 +97,33 @@ TEST_CASE("row_set: needs one bit a row and one for each 64 rows", "[gradients][
   CHECK(RowSet::memory_for(65) == 3);
   CHECK(RowSet::memory_for(4096) == 65);
   CHECK(RowSet::memory_for(4097) == 67);
+}
+
+TEST_CASE("row_set: members are numbered in ascending order, and each number is taken once",
+          "[gradients][row_set]") {
+  Numbers random(3);
+  for (const Index rows : {1, 63, 64, 65, 4096, 4097, 20000}) {
+    INFO("table of " << rows << " rows");
+    Guarded table(rows);
+    CHECK(table.set.number_members() == 0);
+    for (int round = 0; round < 3; ++round) {
+      for (Index i = 0; i < 1 + rows / 3; ++i) table.set.insert(random.below(rows));
+      const std::vector<Index> members = table.visited();
+      const auto count = static_cast<Index>(members.size());
+      CHECK(table.set.number_members() == count);
+      bool in_order = true, taken_once = true;
+      for (Index i = 0; i < count; ++i) {
+        in_order = in_order && table.set.number(members[static_cast<std::size_t>(i)]) == i;
+        taken_once = taken_once && table.set.take(i) && !table.set.take(i);
+      }
+      CHECK(in_order);
+      CHECK(taken_once);
+      table.set.give_back(count);
+      std::vector<Index> backwards;
+      table.set.for_each_backwards([&](Index row) { backwards.push_back(row); });
+      CHECK(std::equal(backwards.rbegin(), backwards.rend(), members.begin(), members.end()));
+      CHECK(table.guards_hold());
+      table.set.clear();
+    }
+  }
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Sums up a test log of Meson (testlog.json): tally.py LOG
 
-Shows the output of failed tests and the reasons of skipped ones, then one line `N passed, N failed[, N skipped]`.
+Shows what suites say of themselves (`SUITE: ...`), the output of failed tests and the reasons of skipped ones, then one line
+`N passed, N failed[, N skipped]`.
 What a test counts for: the line `SUITE: N passed, N failed[, N skipped]` of its output if there is one, else
 Catch2's test cases, else 1. A test that crashed, timed out or ended with an error has failed at least once.
 """
@@ -39,6 +40,8 @@ for test in tests:
     output = test.get("stdout", "") + test.get("stderr", "")
     counts = counts_of(test, suite, output)
     total = [sum(pair) for pair in zip(total, counts)]
+    for line in re.findall(f"^{re.escape(suite)}: .*", output, re.MULTILINE):
+        print(line)
     if counts[1]:
         print(f"\n{test['name']}: {test['result']} after {test['duration']:.1f} s, exit status {test['returncode']}")
         print("\n".join("  | " + line for line in output.splitlines()))

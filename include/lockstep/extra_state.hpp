@@ -118,7 +118,7 @@ class ExtraState {
       for (const VariableInfo& info : layout().infos())
         if (gives(info.id)) std::copy_n(data() + info.offset, info.size, staged.mark_dense(info.id));
       staged.header().unit = staged.header().total = options.weight;
-      replica_.apply_merged(options);
+      replica_.apply_merged(options, 1);
       take_over();
     }
     /// Waits on after a TimeoutError or Cancelled.

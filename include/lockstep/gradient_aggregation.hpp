@@ -15,6 +15,7 @@
 #include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
 #include <lockstep/optimizers/local.hpp>
+#include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/sync_replicas.hpp>
 
 #include <concepts>
@@ -60,16 +61,16 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
                        options_.num_partitions));
     window_.global_step = inner_.global_step();
     inner_.staging().clear();
-    micro_batches_ = inner_.sequence() * options_.grad_steps(0);
   }
 
   int index() const { return inner_.index(); }
   /// Updates, or what the variant of the window counts.
   std::int64_t global_step() const { return historical() ? window_.global_step : inner_.global_step(); }
-  /// Micro-batches in accepted windows and in the open one, over all who sat at this replica number: the key
-  /// for the next batch. Those of a window that was refused come again. A replacement counts its
-  /// predecessors' windows as full ones.
-  std::int64_t sequence() const { return micro_batches_; }
+  /// Updates that the variables have which this replica sees.
+  std::int64_t updates() const { return inner_.updates(); }
+  /// Micro-batches in accepted windows, over all who sat at this replica number, and in the open one: the key
+  /// for the next batch. Those of a window that was refused come again.
+  std::int64_t sequence() const { return inner_.sequence() + batches_; }
   const Variables<T, G>& variables() const { return inner_.variables(); }
   /// The inner slots, then "grad_accum".
   std::vector<std::string> slot_names() const {
@@ -82,22 +83,23 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   std::int64_t pending() const { return window_.pending; }
   /// Changes k, also of the open window: it closes when it has at least that many.
   void set_grad_steps(WindowLength length) {
-    (void)length(window_.updates);
+    (void)length(updates());
     options_.grad_steps = std::move(length);
   }
 
   /// Adds this step's gradients to the window; the k-th hands the window to the inner optimizer and returns
   /// its result.
-  /// @throws NoGradients, InvalidArgument, and what the inner optimizer throws.
+  /// @throws NoGradients, InvalidArgument for an option: nothing has happened. What the inner optimizer
+  /// throws: if it has not taken the window (a schedule without a usable value), the window stands with this
+  /// micro-batch in it, and `flush()` hands it over.
   StepResult apply_gradients(const ApplyOptions& options = {}) {
     detail::expect_options(options);
     Contribution<G>& staged = staging();
     if (staged.is_empty()) throw NoGradients("apply_gradients: no variable has a gradient in this step");
-    const std::int64_t k = options_.grad_steps(window_.updates);
-    ++micro_batches_;
-    ++counted_;
+    const std::int64_t k = options_.grad_steps(updates());
     if (options_.non_finite != NonFinite::propagate && !all_finite(staged)) {
       staged.clear();
+      ++batches_;
       return {.status = Status::skipped,
               .global_step = global_step(),
               .computed_at = inner_.global_step(),
@@ -106,7 +108,15 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
     staged.header().unit = staged.header().total = options.weight;
     staged.header().merged = 1;
     take_in(staged);
-    if (options.flush || window_.closes(options_.variant, k)) return hand_over(options, k);
+    ++batches_;
+    if (options.flush || window_.closes(options_.variant, k)) {
+      try {
+        return hand_over(options, k);
+      } catch (...) {
+        if (batches_ > 0) keep(k);  // it was not taken
+        throw;
+      }
+    }
     window_.advance(options_.variant, k, false);
     return {.status = Status::accumulated,
             .global_step = global_step(),
@@ -115,29 +125,28 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   }
 
   /// Hands the open window over as it is, with what was really added as divisor. Does nothing if it is empty.
+  /// @throws as `apply_gradients`; if the inner optimizer has not taken the window, it stands as it was.
   StepResult flush(const ApplyOptions& options = {}) {
+    detail::expect_options(options, "flush");
     if (window_.pending == 0) return {.status = Status::accumulated, .global_step = global_step()};
-    return hand_over(options, options_.grad_steps(window_.updates));
+    return hand_over(options, options_.grad_steps(updates()));
   }
 
   /// After a TimeoutError: waits on for the window that was handed over.
   StepResult resume(const ApplyOptions& options = {}) requires requires(typename Inner::Replica& replica) {
     replica.resume(options);
   }
-  { return noted(inner_.resume(options)); }
+  { return inner_.resume(options); }
   /// After a TimeoutError: gives the window up, so that its micro-batches may be computed again. False if its
   /// round has closed: `resume()` then.
   bool withdraw() requires requires(typename Inner::Replica& replica) { replica.withdraw(); }
-  {
-    if (!inner_.withdraw()) return false;
-    micro_batches_ -= std::exchange(in_flight_, 0);
-    return true;
-  }
+  { return inner_.withdraw(); }
 
   // For GradientAccess.
   const T* values() const { return inner_.values(); }
   Contribution<G>& staging() {
-    if (!k_widens && window_.pending == 0) return inner_.staging();
+    Contribution<G>& inner = inner_.staging();  // throws while a contribution is pending
+    if (!k_widens && window_.pending == 0) return inner;
     return own(scratch_);
   }
   const T* slot_data(std::string_view name, std::uint32_t id) {
@@ -186,6 +195,8 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   /// One boundary, one normalisation: says in the header what the inner optimizer divides by.
   StepResult hand_over(const ApplyOptions& options, std::int64_t k) {
     Contribution<G>& to = inner_.staging();
+    const ContributionHeader header = to.header();
+    const protocol::Window window = window_;
     double unit = accumulator().header().unit, total = accumulator().header().total;
     if (historical()) {
       unit /= static_cast<double>(k);
@@ -199,25 +210,46 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
     if constexpr (k_widens) {
       const FloatEnvironment same_everywhere;
       detail::narrow<T, G>(own(wide_), to, unit / total);
-      own(wide_).clear();
       unit = total;
     }
     to.header().unit = unit;
     to.header().total = total;
-    in_flight_ = std::exchange(counted_, 0);
     window_.advance(options_.variant, k, true);
+    const std::int64_t batches = std::exchange(batches_, 0);
     ApplyOptions inner_options = options;
     inner_options.flush = false;
-    return noted(inner_.apply_merged(inner_options));
+    try {
+      const StepResult result = inner_.apply_merged(inner_options, batches);
+      forget_sum();
+      return result;
+    } catch (const TimeoutError&) {
+      forget_sum();
+      throw;
+    } catch (const Cancelled&) {
+      forget_sum();
+      throw;
+    } catch (...) {
+      if constexpr (k_widens)
+        to.clear();
+      else
+        to.header() = header;
+      window_ = window;
+      batches_ = batches;
+      throw;
+    }
   }
 
-  /// Micro-batches of a window that was not used will be asked for again.
-  StepResult noted(const StepResult& result) {
-    const bool used = result.status == Status::accepted || result.status == Status::accumulated ||
-                      result.status == Status::skipped;
-    if (!used) micro_batches_ -= in_flight_;
-    in_flight_ = 0;
-    return result;
+  /// The inner optimizer has the window now.
+  void forget_sum() {
+    if constexpr (k_widens) own(wide_).clear();
+  }
+
+  /// The micro-batch that should have closed the window stays in it; alone, it stays as it was set.
+  void keep(std::int64_t k) {
+    if (window_.pending == 0 && !k_widens)
+      --batches_;
+    else
+      window_.advance(options_.variant, k, false);
   }
 
   detail::HeldReplica<Inner> inner_;
@@ -226,9 +258,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   std::unique_ptr<detail::OwnContribution<G>> scratch_;
   std::unique_ptr<detail::OwnContribution<T>> wide_;  // only for 16-bit gradients
   Contributors<T, G> sources_;
-  std::int64_t micro_batches_ = 0;
-  std::int64_t counted_ = 0;    // of these, in the open window
-  std::int64_t in_flight_ = 0;  // of these, in the window that the inner optimizer has
+  std::int64_t batches_ = 0;  // in the open window, also those that were left out of it
 };
 
 /// Gradient aggregation around a trainer: each replica averages its own k micro-batches, then the trainer
@@ -264,6 +294,7 @@ struct GradientAggregation<Inner> {
             Replica aggregating(std::move(replica), options);
             try {
               loop(aggregating);
+              if constexpr (requires { aggregating.inner().leave(); }) aggregating.inner().leave();
             } catch (const std::exception& error) {
               if constexpr (requires { aggregating.inner().abandon(error.what()); })
                 aggregating.inner().abandon(error.what());

@@ -6,11 +6,11 @@
 #include <lockstep/concepts.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/extra_state.hpp>
 #include <lockstep/gradient_aggregation.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/local.hpp>
 #include <lockstep/optimizers/optimizers.hpp>
 #include <lockstep/per_variable/granularity.hpp>
-#include <lockstep/sync/extra_state.hpp>
 #include <lockstep/sync_replicas.hpp>
 #include <lockstep/transport/in_process.hpp>

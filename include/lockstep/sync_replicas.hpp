@@ -7,6 +7,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/sync/engine.hpp>
 #include <lockstep/sync/options.hpp>
 #include <lockstep/sync/replica.hpp>
@@ -45,8 +46,8 @@ class SyncReplicas {
   SyncReplicas(R recipe, Variables<T, G>& variables, const SyncOptions& options, const Net& net = {})
       : engine_(std::make_unique<Engine>(recipe, net, variables, options)) {}
 
-  /// Takes the lowest free replica number. @throws UsageError if all N have joined.
-  Replica join(std::stop_token stop = {}) {
+  /// Takes the lowest free replica number. @throws UsageError if all N have joined; as below.
+  Replica join(std::stop_token stop = {}, std::chrono::milliseconds timeout = {}) {
     const int place = engine_->session().exclusive([](detail::Control& control) {
       for (int i = 0; i < control.round.total; ++i)
         if (control.round.places[static_cast<std::size_t>(i)].seat == protocol::Seat::vacant) return i;
@@ -57,14 +58,17 @@ class SyncReplicas {
     if (place < 0)
       throw UsageError(
           detail::text(engine_->title(), "join: all ", replicas(), " replicas have joined already"));
-    return join(place, std::move(stop));
+    return join(place, std::move(stop), timeout);
   }
   /// Takes a certain replica number: at the start, or in place of one that has left. A replacement sees the
   /// current variables and waits for the next round if its place has contributed to this one.
-  /// @throws InvalidArgument if there is no such number; UsageError if somebody sits there.
-  Replica join(int place, std::stop_token stop = {}) {
+  /// @param timeout longest wait of this call; 0: the trainer's deadline.
+  /// @throws InvalidArgument if there is no such number; UsageError if somebody sits there; TimeoutError,
+  /// Cancelled if there is no room for it in time; what the hook at the beginning throws.
+  Replica join(int place, std::stop_token stop = {}, std::chrono::milliseconds timeout = {}) {
     expect_place("join", place);
-    return Replica(*engine_, place, engine_->options().deadline, std::move(stop));
+    detail::expect_timeout("join", timeout);
+    return Replica(*engine_, place, timeout, engine_->options().deadline, std::move(stop));
   }
 
   /// Runs `loop(replica)` on one thread per replica and returns when all have ended. No thread outlives the
@@ -77,6 +81,7 @@ class SyncReplicas {
       Replica replica = join(place, stop);
       try {
         loop(replica);
+        replica.leave();
       } catch (const std::exception& error) {
         replica.abandon(error.what());
         throw;
@@ -86,14 +91,14 @@ class SyncReplicas {
 
   /// Forgets who has joined, left or failed, so that replicas may join anew. The variables, slots and
   /// counters stay.
-  /// @throws UsageError while a replica is active.
-  void start_over() { engine_->start_over(); }
+  /// @throws UsageError while a replica is active; TimeoutError if an update under way does not end in time.
+  void start_over(std::chrono::milliseconds timeout = {}) { engine_->start_over(timeout); }
 
   /// With `Driver::chief`: waits for the round to close and carries out its update.
   /// @throws TimeoutError with the replicas that are missing.
   std::int64_t chief_step(std::chrono::milliseconds timeout = {}, std::stop_token stop = {}) {
-    return detail::drive_one_round(*engine_, timeout.count() > 0 ? timeout : engine_->options().deadline,
-                                   stop);
+    return detail::drive_one_round(
+        *engine_, detail::timeout_or("chief_step", timeout, engine_->options().deadline), stop);
   }
 
   /// N.
@@ -127,9 +132,9 @@ class SyncReplicas {
   /// Variables, slots, open window and counters of the last update, while replicas go on: an update waits for
   /// the copy.
   /// @throws TimeoutError if an update under way does not end within the deadline.
-  Snapshot<T> snapshot() const {
+  Snapshot<T> snapshot(std::chrono::milliseconds timeout = {}) const {
     Snapshot<T> result;
-    engine_->while_still([&] {
+    engine_->while_still(timeout, [&] {
       const UpdaterState state =
           engine_->session().exclusive([](detail::Control& control) { return control.updater; });
       result = engine_->updater().save(state);
@@ -139,8 +144,11 @@ class SyncReplicas {
   /// Goes on from a snapshot, of any trainer with the same variables and rule. Starts a new generation: what
   /// replicas have computed before gets `Status::old_generation`. No replica may be reading variables in
   /// place meanwhile.
-  /// @throws LayoutMismatch if it is of other variables or another rule; nothing has changed then.
-  void restore(const Snapshot<T>& snapshot) { engine_->restore(snapshot); }
+  /// @throws LayoutMismatch if it is of other variables or another rule, and nothing has changed then;
+  /// TimeoutError if an update or readers do not end in time.
+  void restore(const Snapshot<T>& snapshot, std::chrono::milliseconds timeout = {}) {
+    engine_->restore(snapshot, timeout);
+  }
 
   // ---- the wrapped optimizer
 

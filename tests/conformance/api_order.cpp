@@ -76,7 +76,7 @@ void run(const Rule& rule, const Json& scenario, Report& report) {
          std::vector<std::string> names;
          for (const auto& variable : optimizer.variables()) names.push_back(variable.name);
          const auto has = [&](const Json& name) {
-           return std::find(names.begin(), names.end(), name) != names.end();
+           return std::find(names.begin(), names.end(), name.get<std::string>()) != names.end();
          };
          Json contains = Json::array(), excludes = Json::array();
          for (const Json& name : step.at("expect").at("contains"))

@@ -215,8 +215,9 @@ inline auto header_of(protocol::Round& r) {
 }
 template <std::size_t Words>
 void put_place(Bits<Words>& bits, const protocol::Place& p) {
-  const auto& [seat, published, replaced, can_withdraw, last_poisons, incarnation, quota, tokens, served,
-               poisons, left_out, holds, local_step, local_generation, sequence, counters] = p;
+  const auto& [seat, published, replaced, can_withdraw, last_poisons, last_batches, incarnation, quota,
+               tokens, served, poisons, left_out, holds, local_step, local_generation, sequence, counters] =
+      p;
   bits.put(static_cast<int>(seat), 2);
   bits.put(published + 1, 2);
   bits.put(can_withdraw ? replaced + 1 : 0, 2);
@@ -229,7 +230,7 @@ void put_place(Bits<Words>& bits, const protocol::Place& p) {
   bits.put(left_out, 3);
   bits.put(holds, 1);
   // The label is written before each use. The rest is statistics: it only grows, and the ledger checks it.
-  static_cast<void>(std::tie(incarnation, local_step, local_generation, sequence, counters));
+  static_cast<void>(std::tie(last_batches, incarnation, local_step, local_generation, sequence, counters));
 }
 
 /// A `Round` without the places that nobody uses: what is kept per state.

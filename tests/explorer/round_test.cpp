@@ -85,6 +85,18 @@ TEST_CASE("round: departures, failures and replacements keep every invariant", "
   });
 }
 
+TEST_CASE("round: three updates of three replicas with a departure and a replacement keep every invariant",
+          "[explorer][round]") {
+  for (int r = 1; r <= 4; ++r)
+    for (const Departure policy : policies) {
+      Setting setting = sized(3, r);
+      setting.departure = policy;
+      setting.fails = true;
+      setting.budget = {.departures = 1, .rejoins = 1, .restores = 1};
+      check(setting);
+    }
+}
+
 TEST_CASE("round: timeouts, withdrawals and gradients that are not finite keep every invariant",
           "[explorer][round]") {
   for_each_size([](int n, int r) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // BR-137: the library builds without run-time type information and without OpenMP. Compiled only, see
 // meson.build.
+#include <lockstep/extra_state.hpp>
 #include <lockstep/lockstep.hpp>
-#include <lockstep/sync/extra_state.hpp>
 
 using namespace lockstep;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Section C of the reports: correctness across replicas.
 #include "reports/scenario.hpp"
-#include <lockstep/sync/extra_state.hpp>
+#include <lockstep/extra_state.hpp>
 
 #include <algorithm>
 #include <array>

@@ -44,6 +44,7 @@ struct Snapshot {
     std::vector<Index> rows;  ///< ascending; empty for a dense sum
     std::vector<T> values;
   };
+  std::string rule;  ///< its name, if it has one
   std::vector<Array> arrays;
   std::vector<Pending> window;
   UpdaterState counters;
@@ -95,7 +96,11 @@ void save_window(const Contribution<T>& window, Snapshot<T>& to) {
 template <class T>
 void check_window(const Layout& layout, const Snapshot<T>& from) {
   for (const auto& pending : from.window) {
-    const VariableInfo& info = layout.find(pending.variable);
+    const auto known = std::find_if(layout.infos().begin(), layout.infos().end(),
+                                    [&](const VariableInfo& i) { return i.name == pending.variable; });
+    if (known == layout.infos().end())
+      throw LayoutMismatch(text("restore: there is no variable '", pending.variable, "'"));
+    const VariableInfo& info = *known;
     const Index rows =
         pending.presence == Presence::dense ? info.rows() : static_cast<Index>(pending.rows.size());
     const bool in_range = std::all_of(pending.rows.begin(), pending.rows.end(),

@@ -6,6 +6,8 @@
 #include <lockstep/optimizers/checks.hpp>
 #include <lockstep/optimizers/rule.hpp>
 
+#include <string_view>
+
 LOCKSTEP_NAMESPACE_BEGIN
 
 /// Adagrad: \f$a \leftarrow a + g^2\f$, \f$w \leftarrow w - \eta\, g/\sqrt a\f$; \f$a\f$ starts at
@@ -17,6 +19,7 @@ struct Adagrad {
   Schedule learning_rate = 0.01;
   double initial_accumulator_value = 0.1;
 
+  static constexpr std::string_view name = "adagrad";
   static constexpr std::array slots{Slot{"accumulator", 0.1}};
   double slot_initial(std::size_t) const { return initial_accumulator_value; }
   struct Step {

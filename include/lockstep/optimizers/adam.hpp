@@ -7,6 +7,7 @@
 #include <lockstep/optimizers/rule.hpp>
 
 #include <cmath>
+#include <string_view>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -22,6 +23,7 @@ struct Adam {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   bool lazy_rows = false;
 
+  static constexpr std::string_view name = "adam";
   static constexpr std::array slots{Slot{"m"}, Slot{"v"}};
   struct Step {
     double rate, keep1, keep2, epsilon;

@@ -7,6 +7,7 @@
 #include <lockstep/optimizers/rule.hpp>
 
 #include <cmath>
+#include <string_view>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -24,6 +25,7 @@ struct AdamW {
   double weight_decay = 0.01;
   bool lazy_rows = false;
 
+  static constexpr std::string_view name = "adamw";
   static constexpr std::array slots{Slot{"m"}, Slot{"v"}};
   struct Step {
     double rate;   ///< learning rate / (1 - beta1^t)

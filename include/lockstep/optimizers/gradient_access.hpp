@@ -6,8 +6,10 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/row_writer.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/step_result.hpp>
+#include <lockstep/tensor/eigen.hpp>
 
 #include <Eigen/Core>
 
@@ -73,26 +75,26 @@ class GradientAccess {
     const auto count = static_cast<Index>(indices.size());
     const Index width = variable.row_size();
     expect_rows(variable, count, rows);
+    const auto row_at = [&](Index i) {
+      return static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
+    };
     for (Index i = 0; i < count; ++i) {
-      const auto row = static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
+      const Index row = row_at(i);
       if (row < 0 || row >= variable.rows())
         throw InvalidArgument(detail::text("rows of variable '", variable.name, "': index must be in [0, ",
                                            variable.rows(), "), got ", row));
     }
-    Contribution<G>& to = derived().staging();
-    to.mark_rows(handle.id);
-    RowSet members = to.rows(handle.id);
-    G* data = to.data() + variable.offset;
+    detail::RowWriter<G> writer(derived().staging(), handle.id, count, row_at);
     const auto write = [&](Index i, const auto& source) {
-      const auto row = static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
-      Eigen::Map<Eigen::Array<G, 1, Eigen::Dynamic>> target(data + row * width, width);
-      if (members.insert(row))
+      const auto [data, is_first] = writer(row_at(i));
+      Eigen::Map<Eigen::Array<G, 1, Eigen::Dynamic>> target(data, width);
+      if (is_first)
         target = source.template cast<G>();
       else
         target += source.template cast<G>();
     };
     if constexpr (detail::DenseEigen<Rows>) {
-      const auto& evaluated = rows.eval();
+      const auto& evaluated = detail::evaluated_once(rows);
       if (width == 1 && evaluated.rows() != count) {
         for (Index i = 0; i < count; ++i) write(i, evaluated.col(i).transpose().array());
       } else {

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <string_view>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -31,6 +32,7 @@ struct Lamb {
   double weight_decay = 0.01;
   bool layer_adaptation = true;
 
+  static constexpr std::string_view name = "lamb";
   static constexpr std::array slots{Slot{"m"}, Slot{"v"}};
   struct Step {
     double rate, decay, fresh1, fresh2;

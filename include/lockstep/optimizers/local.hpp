@@ -52,7 +52,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   /// Updates applied so far; the same as `global_step` unless an aggregation variant counts micro-batches
   /// there.
   std::int64_t updates() const { return core_->state.window.updates; }
-  /// Gradients handed over so far: the key for the next batch.
+  /// Batches handed over so far: the key for the next one.
   std::int64_t sequence() const { return core_->sequence; }
   const Variables<T, G>& variables() const { return *binding_; }
   std::vector<std::string> slot_names() const { return core_->updater.slot_names(); }
@@ -68,23 +68,23 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
     if (policy() != NonFinite::propagate && !all_finite(staged)) {
       staged.clear();
       ++core_->sequence;
-
       return {.status = Status::skipped,
               .global_step = global_step(),
               .computed_at = global_step(),
               .culprit = 0};
     }
     staged.header().unit = staged.header().total = options.weight;
-    const StepResult result = apply_merged(options);
-    ++core_->sequence;
-    return result;
+    return apply_merged(options, 1);
   }
 
-  /// For a wrapper that has merged several gradients into the contribution: its header is final already.
-  StepResult apply_merged(const ApplyOptions& options) {
+  /// For a wrapper that has merged the gradients of several batches into the contribution: its header is
+  /// final already.
+  StepResult apply_merged(const ApplyOptions& options, std::int64_t batches) {
     staging().header().merged = 1;  // however many micro-batches are in it
     const std::array<const Contribution<G>*, 1> sources{&staging()};
-    return run_round(sources, options.flush);
+    const StepResult result = run_round(sources, options.flush);
+    core_->sequence += batches;
+    return result;
   }
 
   /// Applies the open window as it is, with what was really added as divisor. Does nothing if it is empty.
@@ -149,7 +149,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
           memory(bytes(recipe, variables, rows)),
           carver(memory.bytes().data()),
           updater(recipe, variables, rows, carver),
-          scratch(carver, variables.layout(), rows) {
+          scratch(carver, variables.layout(), rows, true) {
       updater.initialise();
       if (const int parts = updater.options().num_partitions; parts > 1)
         team = std::make_unique<detail::PartitionTeam>(variables.layout(), parts);
@@ -157,7 +157,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
     static std::size_t bytes(const R& recipe, Variables<T, G>& variables, const RowLayout& rows) {
       Carver counter;
       const Updater<R, T, G> updater(recipe, variables, rows, counter);
-      const Contribution<G> scratch(counter, variables.layout(), rows);
+      const Contribution<G> scratch(counter, variables.layout(), rows, true);
       return counter.used();
     }
 

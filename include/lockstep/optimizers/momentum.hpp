@@ -6,6 +6,8 @@
 #include <lockstep/optimizers/checks.hpp>
 #include <lockstep/optimizers/rule.hpp>
 
+#include <string_view>
+
 LOCKSTEP_NAMESPACE_BEGIN
 
 /// Momentum: \f$a \leftarrow \mu a + g\f$, then \f$w \leftarrow w - \eta\, a\f$, or with `nesterov`
@@ -20,6 +22,7 @@ struct Momentum {
   double momentum = 0.9;
   bool nesterov = false;
 
+  static constexpr std::string_view name = "momentum";
   static constexpr std::array slots{Slot{"momentum"}};
   struct Step {
     double rate, momentum;

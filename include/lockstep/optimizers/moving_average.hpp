@@ -57,6 +57,7 @@ struct MovingAverage {
   bool enabled = true;
 
   static constexpr std::size_t k_inner_slots = slot_count_v<R>;
+  static constexpr std::string_view name = rule_name<R>();
   static constexpr auto slots =
       detail::with_slot(R::slots, Slot{"average", 0, true}, std::make_index_sequence<k_inner_slots>{});
   double slot_initial(std::size_t index) const {

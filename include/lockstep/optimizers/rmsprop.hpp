@@ -6,6 +6,8 @@
 #include <lockstep/optimizers/checks.hpp>
 #include <lockstep/optimizers/rule.hpp>
 
+#include <string_view>
+
 LOCKSTEP_NAMESPACE_BEGIN
 
 /// RMSProp: \f$s \leftarrow s + (1-\rho)(g^2-s)\f$, \f$a \leftarrow \mu a + \eta\, g/\sqrt{s+\epsilon}\f$,
@@ -18,6 +20,7 @@ struct RmsProp {
   Schedule learning_rate = 1e-3;
   double rho = 0.9, momentum = 0, epsilon = 1e-10;
 
+  static constexpr std::string_view name = "rmsprop";
   static constexpr std::array slots{Slot{"rms", 1}, Slot{"momentum"}};
   struct Step {
     double rate, fresh, momentum, epsilon;

@@ -156,4 +156,13 @@ constexpr bool updates_all_rows(const R& rule) {
     return false;
 }
 
+/// `R::name`, by which snapshots know a rule; empty if it has none.
+template <class R>
+constexpr std::string_view rule_name() {
+  if constexpr (requires { std::string_view(R::name); })
+    return R::name;
+  else
+    return {};
+}
+
 LOCKSTEP_NAMESPACE_END

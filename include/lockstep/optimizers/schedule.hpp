@@ -27,7 +27,11 @@ struct StepInfo {
 /// A number, or a callable of the update count. Converts from both, so rules stay aggregates.
 class Schedule {
  public:
-  Schedule(double constant) : constant_(constant) {}  // NOLINT(google-explicit-constructor)
+  /// @throws InvalidArgument if the value is not finite.
+  Schedule(double constant) : constant_(constant) {  // NOLINT(google-explicit-constructor)
+    if (!std::isfinite(constant))
+      throw InvalidArgument(detail::text("learning rate: must be finite, got ", constant));
+  }
 
   /// @param function maps the number of updates applied so far (0 for the first update) to the value.
   template <class F>

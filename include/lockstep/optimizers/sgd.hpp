@@ -5,6 +5,8 @@
 
 #include <lockstep/optimizers/rule.hpp>
 
+#include <string_view>
+
 LOCKSTEP_NAMESPACE_BEGIN
 
 /// Stochastic gradient descent: \f$w \leftarrow w - \eta\, g\f$.
@@ -13,6 +15,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 struct Sgd {
   Schedule learning_rate = 0.01;
 
+  static constexpr std::string_view name = "sgd";
   static constexpr std::array<Slot, 0> slots{};
   struct Step {
     double rate;

@@ -67,11 +67,20 @@ inline void expect_weight(double weight) {
 }
 
 /// @throws InvalidArgument for an option without meaning, with its value; also where nothing makes use of it.
-inline void expect_options(const ApplyOptions& options) {
+inline void expect_timeout(const char* call, std::chrono::milliseconds timeout) {
+  if (timeout.count() < 0)
+    throw InvalidArgument(text(call, ": timeout must not be negative, got ", timeout.count(), " ms"));
+}
+inline void expect_options(const ApplyOptions& options, const char* call = "apply_gradients") {
   expect_weight(options.weight);
-  if (options.timeout.count() < 0)
-    throw InvalidArgument(
-        text("apply_gradients: timeout must not be negative, got ", options.timeout.count(), " ms"));
+  expect_timeout(call, options.timeout);
+}
+
+/// The timeout of a call, or `otherwise` if it has none. @throws InvalidArgument if it is negative.
+inline std::chrono::milliseconds timeout_or(const char* call, std::chrono::milliseconds timeout,
+                                            std::chrono::milliseconds otherwise) {
+  expect_timeout(call, timeout);
+  return timeout.count() > 0 ? timeout : otherwise;
 }
 
 }  // namespace detail

@@ -265,6 +265,7 @@ class Updater {
 
   Snapshot<T> save(const UpdaterState& state) const {
     Snapshot<T> snapshot;
+    snapshot.rule = rule_name<Rule>();
     snapshot.counters = state;
     for (const VariableInfo& info : layout_.infos()) {
       const auto add = [&](std::string_view slot, const T* array) {
@@ -299,6 +300,9 @@ class Updater {
     if (snapshot.counters.window.pending > 0 && !has_window())
       throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.counters.window.pending,
                                         " micro-batches in an open window, this trainer has none"));
+    if (const auto name = rule_name<Rule>(); !name.empty() && !snapshot.rule.empty() && name != snapshot.rule)
+      throw LayoutMismatch(detail::text("restore: the snapshot is of rule '", snapshot.rule,
+                                        "', this trainer has '", name, "'"));
     std::vector<std::pair<T*, const std::vector<T>*>> result;
     for (const VariableInfo& info : layout_.infos()) {
       result.emplace_back(values_ + info.offset, &detail::find_array(snapshot, info, "").values);
@@ -306,6 +310,9 @@ class Updater {
         result.emplace_back(slots_[k] + info.offset,
                             &detail::find_array(snapshot, info, Rule::slots[k].name).values);
     }
+    if (snapshot.arrays.size() != result.size())
+      throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.arrays.size(),
+                                        " variables and slots, this trainer has ", result.size()));
     detail::check_window(layout_, snapshot);
     return result;
   }
@@ -353,8 +360,17 @@ class Updater {
               update_elements_by_zero(rule, step, values_, slots_, start, size);
             else
               update_elements_absent(rule, step, values_, slots_, start, size);
-          });
+          },
+          [&](Index start, Index size) { fetch(start, size); });
     });
+  }
+  /// Rows lie far apart, so nothing but this tells the processor which comes next.
+  void fetch(Index start, Index size) const {
+    constexpr Index line = k_alignment / sizeof(T), most = 16 * line;
+    for (Index i = start; i < start + std::min(size, most); i += line) {
+      detail::fetch_for_writing(values_ + i);
+      for (const T* slot : slots_) detail::fetch_for_writing(slot + i);
+    }
   }
 
   /// For rules that need whole variables the mean is written out first, rows without a gradient as zeros.

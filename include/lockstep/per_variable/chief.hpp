@@ -6,6 +6,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/per_variable/engine.hpp>
 
 #include <chrono>
@@ -56,7 +57,7 @@ class VariableChief {
   VariableUpdate finish(std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
     if (!takes_.is_begun()) throw UsageError("finish: call take_begin() first");
     takes_.begin(engine_.options().replicas_to_aggregate);  // those that a stop has withdrawn
-    wait(timeout.count() > 0 ? timeout : engine_.options().deadline, stop);
+    wait(detail::timeout_or("chief", timeout, engine_.options().deadline), stop);
     try {
       return engine_.update(takes_, [] {});
     } catch (const std::exception& error) {

@@ -118,13 +118,13 @@ class VariableEngine {
     const std::unique_lock lock(model_mutex_);
     state_.window.global_step = step;
   }
-  /// Copies all variables. @return the global step that they belong to.
-  std::int64_t read(std::vector<T>& to) const {
+  /// Copies all variables. @return the counters that they belong to.
+  protocol::Window read(std::vector<T>& to) const {
     return while_still([&](const UpdaterState& state) {
       const auto size = static_cast<std::size_t>(layout().size());
       to.resize(size);
       std::copy_n(updater_.values(), size, to.data());
-      return state.window.global_step;
+      return state.window;
     });
   }
 

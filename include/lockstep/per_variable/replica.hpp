@@ -45,7 +45,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         unwinding_(std::uncaught_exceptions()),
         staged_(std::make_unique<detail::OwnContribution<T>>(engine.layout())) {
     engine.init_worker(place_);
-    step_ = engine.read(snapshot_);
+    take_note(engine.read(snapshot_));
   }
 
   VariableReplica(VariableReplica&& other) noexcept
@@ -60,6 +60,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         pending_(other.pending_),
         computed_at_(other.computed_at_),
         step_(other.step_),
+        updates_(other.updates_),
         sequence_(other.sequence_) {}
   VariableReplica& operator=(VariableReplica&&) = delete;
 
@@ -78,7 +79,9 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   std::int64_t global_step() const { return step_; }
   /// The value of its last token: the label of its next gradients.
   std::int64_t local_step() const { return engine().membership().local_step(place_); }
-  /// Gradients handed over so far: the key for the next batch.
+  /// Updates that the variables have which this replica sees.
+  std::int64_t updates() const { return updates_; }
+  /// Batches handed over so far: the key for the next one.
   std::int64_t sequence() const { return sequence_; }
   const Variables<T>& variables() const { return engine().variables(); }
   std::vector<std::string> slot_names() const { return engine().updater().slot_names(); }
@@ -101,17 +104,18 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     if (staging().is_empty())
       throw NoGradients(
           detail::text("apply_gradients: replica ", place_, " has no gradient for any variable"));
-    return contribute(1, options);
+    return contribute(1, 1, options);
   }
 
   /// For a wrapper that has merged several gradients: their mean is handed over and counts as one.
-  StepResult apply_merged(const ApplyOptions& options) {
+  StepResult apply_merged(const ApplyOptions& options, std::int64_t batches) {
     const ContributionHeader& header = staging().header();
-    return contribute(header.unit / header.total, options);
+    return contribute(header.unit / header.total, batches, options);
   }
 
   /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
+    detail::expect_options(options, "resume");
     if (!pending_) throw UsageError(detail::text("resume: replica ", place_, " does not wait for a token"));
     return wait_for_token(options);
   }
@@ -141,6 +145,11 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     return *engine_;
   }
 
+  void take_note(const protocol::Window& of_snapshot) {
+    step_ = of_snapshot.global_step;
+    updates_ = of_snapshot.updates;
+  }
+
   void depart() {
     engine_->tokens().leave(line_);
     engine_->membership().leave(place_);
@@ -148,14 +157,13 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     if (engine_->options().departure == Departure::fail) engine_->membership().fail(place_, "it has left");
   }
 
-  StepResult contribute(double scale, const ApplyOptions& options) {
-    if (options.timeout.count() < 0)
-      throw InvalidArgument(detail::text("timeout: must be positive, got ", options.timeout.count(), " ms"));
+  StepResult contribute(double scale, std::int64_t batches, const ApplyOptions& options) {
+    detail::expect_options(options);
     Contribution<T>& staged = staging();
     computed_at_ = local_step();
     pushed_ = push(staged, static_cast<T>(scale));
     staged.clear();
-    ++sequence_;
+    sequence_ += batches;
     pending_ = true;
     return wait_for_token(options);
   }
@@ -187,7 +195,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   }
 
   StepResult wait_for_token(const ApplyOptions& options) {
-    const auto timeout = options.timeout.count() > 0 ? options.timeout : engine().options().deadline;
+    const auto timeout = detail::timeout_or("apply_gradients", options.timeout, engine().options().deadline);
     try {
       (void)engine().token(place_, timeout, stop_, line_);
     } catch (const OutOfRange&) {
@@ -195,7 +203,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
       return {.status = Status::stopped, .global_step = step_, .computed_at = computed_at_};
     }
     pending_ = false;
-    step_ = engine().read(snapshot_);
+    take_note(engine().read(snapshot_));
     const auto count = [&](Pushed what) { return std::count(pushed_.begin(), pushed_.end(), what); };
     const bool used = count(Pushed::accepted) > 0 || count(Pushed::dropped) == 0;
     const bool open = used && step_ == computed_at_;
@@ -217,6 +225,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   bool pending_ = false;                                // gradients are pushed, no token yet
   std::int64_t computed_at_ = 0;
   std::int64_t step_ = 0;
+  std::int64_t updates_ = 0;
   std::int64_t sequence_ = 0;
 };
 

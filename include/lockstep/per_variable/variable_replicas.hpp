@@ -7,6 +7,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/per_variable/chief.hpp>
 #include <lockstep/per_variable/engine.hpp>
 #include <lockstep/per_variable/gradient.hpp>
@@ -135,7 +136,7 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// Waits for a token, which becomes the local step of replica `place`.
   /// @throws TimeoutError, Cancelled: no token is used up; OutOfRange after `close()`; PeerFailed.
   Index token(int place, std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
-    return engine_->token(place, timeout.count() > 0 ? timeout : engine_->options().deadline, stop);
+    return engine_->token(place, detail::timeout_or("token", timeout, engine_->options().deadline), stop);
   }
 
   /// `push` and `token`. Between the two nobody gives out tokens, so whoever has contributed to an update
@@ -143,7 +144,8 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// stand, so call `token`.
   Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout = {},
              const std::stop_token& stop = {}) {
-    return engine_->step(place, gradients, timeout.count() > 0 ? timeout : engine_->options().deadline, stop);
+    return engine_->step(place, gradients, detail::timeout_or("step", timeout, engine_->options().deadline),
+                         stop);
   }
 
   // ---- what can be looked at

@@ -53,6 +53,7 @@ struct Place {
   std::int8_t replaced = k_unpublished;   ///< the one before the last contribution
   bool can_withdraw = false;              ///< its last contribution, which nobody has built on
   bool last_poisons = false;              ///< that contribution is poisoning
+  std::int64_t last_batches = 0;          ///< of that contribution
   std::uint32_t incarnation = 0;          ///< counts joins
   std::int32_t quota = 0;                 ///< contributions it may make to the open round
   std::int32_t tokens = 0;                ///< of these, by spare tokens
@@ -62,7 +63,7 @@ struct Place {
   std::int32_t holds = 0;                 ///< as a reader
   std::int64_t local_step = 0;            ///< step whose variables it computes with
   std::int64_t local_generation = 0;
-  std::int64_t sequence = 0;  ///< accepted contributions of all incarnations
+  std::int64_t sequence = 0;  ///< batches in accepted contributions of all incarnations
   Counters counters;
 };
 
@@ -140,7 +141,8 @@ struct Round {
 
   /// Offers a contribution that lies in `slot`, or that only takes part (`k_unpublished`). It counts only if
   /// the verdict is `accepted`. @param poisons the round must not change anything because of it.
-  Verdict contribute(int place, std::int8_t slot, bool poisons = false) {
+  /// @param batches that it was computed from.
+  Verdict contribute(int place, std::int8_t slot, bool poisons = false, std::int64_t batches = 1) {
     Place& p = places[at(place)];
     if (judge(p) != Verdict::accepted) return refuse(place);
     p.replaced = p.published;
@@ -150,7 +152,8 @@ struct Round {
     if (poisons) ++p.poisons;
     if (poisons && poisoned_by < 0) poisoned_by = place;
     ++p.served;
-    ++p.sequence;
+    p.last_batches = batches;
+    p.sequence += batches;
     if (slot == k_unpublished && !poisons) {
       ++p.left_out;
       ++p.counters.skipped;
@@ -189,7 +192,7 @@ struct Round {
     p.published = p.replaced;
     if (p.last_poisons) --p.poisons;
     --p.served;
-    --p.sequence;
+    p.sequence -= p.last_batches;
     --count;
     if (poisoned_by == place && p.poisons == 0) {
       poisoned_by = -1;

@@ -149,7 +149,7 @@ struct SharedArrays {
         tiles(carver.array<Tiles::Word>(static_cast<std::size_t>(items)), items),
         partial(carver.array<double>(static_cast<std::size_t>(items))),
         waiting(carver.array<std::atomic<std::int64_t>>(static_cast<std::size_t>(replicas))) {
-    for (int i = 0; i < 2 * replicas; ++i) contributions.emplace_back(carver, layout, rows);
+    for (int i = 0; i < 2 * replicas; ++i) contributions.emplace_back(carver, layout, rows, true);
   }
   WaitWord* progress;
   Board* board;

@@ -6,11 +6,13 @@
 #include <lockstep/checkpoint/snapshot.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/control.hpp>
 #include <lockstep/sync/trainer_state.hpp>
 #include <lockstep/sync/update_crew.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -56,10 +58,10 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// already.
   /// @throws TimeoutError if an update does not end in time.
   template <class F>
-  void while_still(F&& f) {
+  void while_still(std::chrono::milliseconds timeout, F&& f) {
     if (crew_.is_in_hook()) return f();
     Worker<T, G> me(protocol::k_nobody);
-    when_quiet("snapshot", me, [](Control& control) { return control.round.hold(); });
+    when_quiet("snapshot", timeout, me, [](Control& control) { return control.round.hold(); });
     const auto let_go = [&] {
       session().exclusive([](Control& control) { control.round.release(); });
       announce();
@@ -78,11 +80,11 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// contributions were computed with variables that are gone.
   /// @throws LayoutMismatch, and nothing has changed; TimeoutError if readers or an update do not end in
   /// time.
-  void restore(const Snapshot<T>& snapshot) {
+  void restore(const Snapshot<T>& snapshot, std::chrono::milliseconds timeout) {
     if (crew_.is_in_hook()) throw UsageError("restore: not possible inside a hook after an update");
     updater().expect_fits(snapshot);
     Worker<T, G> me(protocol::k_nobody);
-    when_quiet("restore", me, [](Control& control) {
+    when_quiet("restore", timeout, me, [](Control& control) {
       if (control.round.readers > 0) return false;
       control.round.start_update();
       control.committer = protocol::k_nobody;
@@ -103,9 +105,9 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// Forgets who has joined, left or failed. A round that has closed is carried out first, an open one is
   /// given up.
   /// @throws UsageError while a replica is active; TimeoutError if an update does not end in time.
-  void start_over() {
+  void start_over(std::chrono::milliseconds timeout) {
     Worker<T, G> me(protocol::k_nobody);
-    when_quiet("start_over", me, [this](Control& control) {
+    when_quiet("start_over", timeout, me, [this](Control& control) {
       if (const int active = control.round.active(); active > 0)
         throw UsageError(text(title(), "run: ", active, " replicas are still active"));
       if (control.wants_plan(options().driver)) return false;
@@ -149,8 +151,8 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// Waits until nobody writes variables and `take(control)` gets what it asks for; carries out updates
   /// meanwhile.
   template <class Take>
-  void when_quiet(const char* call, Worker<T, G>& me, Take&& take) {
-    const Deadline deadline(options().deadline);
+  void when_quiet(const char* call, std::chrono::milliseconds timeout, Worker<T, G>& me, Take&& take) {
+    const Deadline deadline(timeout_or(call, timeout, options().deadline));
     for (;;) {
       const std::uint32_t seen = progress().seen();
       if (session().exclusive([&](Control& control) { return control.is_quiet() && take(control); })) return;

@@ -35,7 +35,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
  public:
   /// Used by `SyncReplicas::join`.
-  SyncReplica(Engine& engine, int place, std::chrono::milliseconds deadline, std::stop_token stop)
+  SyncReplica(Engine& engine, int place, std::chrono::milliseconds timeout,
+              std::chrono::milliseconds deadline, std::stop_token stop)
       : me_(std::make_unique<Participant>(engine, place, deadline, std::move(stop))),
         place_(place),
         unwinding_(std::uncaught_exceptions()) {
@@ -48,7 +49,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     engine.announce();
     staging_slot().clear();
     try {
-      wait_until_admitted();
+      wait_until_admitted({.timeout = timeout});
     } catch (...) {
       engine.session().exclusive([&](Control& control) { control.round.leave(place); });
       engine.announce();
@@ -62,10 +63,14 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   ~SyncReplica() {
     if (!me_ || engine().is_in_forked_child()) return;  // the seat is the parent's
-    if (std::uncaught_exceptions() > unwinding_)
+    if (std::uncaught_exceptions() > unwinding_) {
       engine().fail(index(), "an exception ended its loop");
-    else
-      depart();
+      return;
+    }
+    try {
+      leave();
+    } catch (...) {  // the others are told; whoever wants to know calls leave()
+    }
   }
 
   // ---- where it is
@@ -73,8 +78,10 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   int index() const { return me().index(); }
   /// Step of the variables that this replica sees.
   std::int64_t global_step() const { return me().step(); }
-  /// Accepted contributions at this replica number so far, over all who sat there: the key for the next
-  /// batch.
+  /// Updates that the variables have which this replica sees.
+  std::int64_t updates() const { return me().label_step(); }
+  /// Batches in accepted contributions at this replica number so far, over all who sat there: the key for the
+  /// next batch.
   std::int64_t sequence() const { return sequence_; }
   const Variables<T, G>& variables() const { return engine().variables(); }
   std::vector<std::string> slot_names() const { return engine().updater().slot_names(); }
@@ -93,17 +100,19 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       throw NoGradients(detail::text(engine().title(), "apply_gradients: replica ", index(),
                                      " has no gradient for any variable in step ", me().step()));
     staged.header().unit = staged.header().total = options.weight;
-    return contribute(options);
+    return contribute(options, 1);
   }
 
-  /// For a wrapper that has merged several gradients into the contribution: its header is final already.
-  StepResult apply_merged(const ApplyOptions& options) {
+  /// For a wrapper that has merged the gradients of several batches into the contribution: its header is
+  /// final already.
+  StepResult apply_merged(const ApplyOptions& options, std::int64_t batches) {
     expect_free("apply_gradients");
-    return contribute(options);
+    return contribute(options, batches);
   }
 
   /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
+    detail::expect_options(options, "resume");
     if (!pending_)
       throw UsageError(
           detail::text(engine().title(), "resume: replica ", index(), " has no pending contribution"));
@@ -135,10 +144,12 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   }
 
   /// No more data: the others go on as the departure policy says. All views end.
+  /// @throws what the hook at the end throws, or a schedule in a round that its leaving closes. It has left
+  /// all the same, and the others get `PeerFailed`.
   void leave() {
     if (!me_) return;
-    depart();
-    me_.reset();
+    const std::unique_ptr<Participant> leaving = std::move(me_);
+    depart(*leaving);
   }
 
   // ---- for GradientAccess and wrappers
@@ -170,28 +181,18 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
           " is still pending after a timeout or a cancellation; call resume() or withdraw() first"));
   }
 
-  void depart() {
-    const int place = index();
-    engine().session().exclusive([&](Control& control) {
-      if (pending_ && control.round.id == round_) control.round.withdraw(place);
-      control.round.leave(place);
+  void depart(Participant& leaving) {
+    Engine& engine = leaving.engine();
+    engine.session().exclusive([&](Control& control) {
+      if (pending_ && control.round.id == round_) control.round.withdraw(place_);
+      control.round.leave(place_);
     });
-    engine().announce();
-    if (engine().options().driver == Driver::cooperative) {
-      try {
-        engine().crew().advance(me().worker());  // a round that its leaving has closed
-      } catch (...) {                            // it has left, and the others are told
-      }
-    }
-    if (engine().options().hooks.end) {
-      try {
-        engine().guarded(place, [&] { engine().options().hooks.end(place); });
-      } catch (...) {
-      }
-    }
+    engine.announce();
+    if (leaving.cooperates()) engine.crew().advance(leaving.worker());  // a round that its leaving has closed
+    if (engine.options().hooks.end) engine.guarded(place_, [&] { engine.options().hooks.end(place_); });
   }
 
-  StepResult contribute(const ApplyOptions& options) {
+  StepResult contribute(const ApplyOptions& options, std::int64_t batches) {
     Contribution<G>& staged = staging_slot();
     staged.header().merged = 1;  // however many micro-batches are in it
     const SyncOptions& settings = engine().options();
@@ -224,7 +225,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
         round.label(index(), me().label_step(), me().label_generation());
         // What was merged for a round that has ended is in that round already, and cannot be taken apart.
         const bool is_in = merged_in >= 0 && merged_in != round.id;
-        verdict = is_in ? round.refuse(index()) : round.contribute(index(), slot, poisons);
+        verdict = is_in ? round.refuse(index()) : round.contribute(index(), slot, poisons, batches);
         round_ = round.id;
         sequence_ = place.sequence;
         if (verdict != protocol::Verdict::accepted) return;
@@ -319,9 +320,9 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   }
 
   /// A replacement whose place has been served already waits for the next round.
-  void wait_until_admitted() {
+  void wait_until_admitted(const ApplyOptions& options) {
     (void)me().wait(
-        {}, std::nullopt, [] { return false; },
+        options, std::nullopt, [] { return false; },
         [&](const Control& control) {
           return control.round.has_quota(index()) || control.round.ending != protocol::Ending::none;
         });

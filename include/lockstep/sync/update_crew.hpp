@@ -148,21 +148,34 @@ class UpdateCrew {
   bool work(Worker& me) {
     Tiles& tiles = state_.arrays().tiles;
     bool listed = false;
+    Index longest = 1;  // items in one run
     const Index first = tiles.count() * std::max(me.place, 0) / state_.replicas();
-    for (Index k = 0; k < tiles.count(); ++k) {
-      const Index i = first + k < tiles.count() ? first + k : first + k - tiles.count();
-      if (!tiles.claim(i, me.stage, me.place)) continue;
+    for (Index k = 0; k < tiles.count();) {
+      const Index begin = first + k < tiles.count() ? first + k : first + k - tiles.count();
+      Index end = begin;
+      while (end < std::min(begin + longest, tiles.count()) && tiles.claim(end, me.stage, me.place)) ++end;
+      k += std::max<Index>(end - begin, 1);
+      if (begin == end) continue;
       // Only while a claim of this stage is held is it certain that no owner writes its slot again.
-      if (!std::exchange(listed, true))
+      if (!std::exchange(listed, true)) {
         state_.updater().list(me.plan, me.contributions, me.factor, me.sources);
-      const auto [begin, end] = state_.updater().item(i);
-      if (me.measures)
-        state_.arrays().partial[i] = state_.updater().squared_norm(me.sources, begin, end);
-      else
-        state_.updater().run(me.plan, me.sources, begin, end);
-      tiles.finish(i, me.stage, me.place);
+        // Where rows are few, the way from item to item would cost more than the items.
+        if (!me.sources.is_dense())
+          longest = std::clamp<Index>(tiles.count() / (8 * state_.replicas()), 1, 64);
+      }
+      do_items(me, begin, end);
+      for (Index i = begin; i < end; ++i) tiles.finish(i, me.stage, me.place);
     }
     return tiles.all_done(me.stage) && (me.measures ? open_apply_stage(me.stage) : commit(me));
+  }
+
+  void do_items(Worker& me, Index begin, Index end) {
+    auto& updater = state_.updater();
+    if (!me.measures)
+      return updater.run(me.plan, me.sources, updater.item(begin).first, updater.item(end - 1).second);
+    for (Index i = begin; i < end; ++i)
+      state_.arrays().partial[i] =
+          updater.squared_norm(me.sources, updater.item(i).first, updater.item(i).second);
   }
 
   bool open_apply_stage(std::uint64_t stage) {

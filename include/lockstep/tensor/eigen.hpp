@@ -21,6 +21,15 @@ template <class Expr>
 concept DenseEigen = requires(const Expr& expr) {
   as_dense(expr);
 };
+
+/// The expression itself if its coefficients lie in memory already, else what it evaluates to.
+template <DenseEigen Expr>
+decltype(auto) evaluated_once(const Expr& expr) {
+  if constexpr ((Expr::Flags & Eigen::DirectAccessBit) != 0)
+    return (expr);
+  else
+    return expr.eval();
+}
 }  // namespace detail
 
 /// Any dense Eigen expression; the handle remembers its plain object type.

@@ -32,8 +32,7 @@ TEST_CASE("Schedule: by_examples sees the weight so far", "[optimizers]") {
 }
 
 TEST_CASE("Schedule: a value that is not finite is refused, with value and update", "[optimizers]") {
-  const Schedule infinite = std::numeric_limits<double>::infinity();
-  CHECK_THROWS_AS(infinite(0), InvalidArgument);
+  CHECK_THROWS_AS(Schedule(std::numeric_limits<double>::infinity()), InvalidArgument);
   const Schedule breaks = [](std::int64_t step) {
     return step < 5 ? 1.0 : std::numeric_limits<double>::quiet_NaN();
   };

@@ -137,6 +137,27 @@ TEST_CASE("hooks: an exception from begin or end ends the run with it", "[sync][
   CHECK(caught<std::length_error>(thrown));
 }
 
+TEST_CASE("hooks: an exception from the end reaches the caller of run and of leave",
+          "[sync][hooks][thread]") {
+  const Watchdog watchdog;
+  for (const int replicas : {1, 3}) {
+    Net<> net;
+    SyncReplicas trainer{
+        Sgd{1.0}, net.variables, {.replicas_to_aggregate = replicas, .hooks = {.end = [](int i) {
+                                                                       if (i == 0)
+                                                                         throw std::length_error("end");
+                                                                     }}}};
+    CHECK(caught<std::length_error>(
+        thrown_by([&] { trainer.run([&](auto& replica) { step(replica, net.w, 1); }); })));
+    CHECK(net.value() == -1);
+    trainer.start_over();
+    auto replica = trainer.join(0);
+    CHECK(caught<std::length_error>(thrown_by([&] { replica.leave(); })));
+    CHECK(caught<UsageError>(thrown_by([&] { (void)replica.global_step(); })));  // it has left all the same
+    CHECK_NOTHROW(replica.leave());
+  }
+}
+
 TEST_CASE("hooks: global_step is what the replicas are told, also after a restore", "[sync][hooks]") {
   Net<> net;
   std::vector<std::int64_t> steps;

@@ -188,6 +188,30 @@ TEST_CASE("snapshot: a misfit is refused and changes nothing", "[sync][snapshot]
   attempt([](auto& s) { s.counters.window.pending = 2; }, "2 micro-batches");
 }
 
+TEST_CASE("snapshot: one of another rule is refused, and so is one with more in it", "[sync][snapshot]") {
+  const auto taken_with = [](const auto& rule) {
+    Net<> net;
+    SyncReplicas trainer{rule, net.variables, {.replicas_to_aggregate = 1}};
+    return trainer.snapshot();
+  };
+  const auto refused = [](const auto& rule, const Snapshot<double>& snapshot) {
+    Net<> net;
+    SyncReplicas trainer{rule, net.variables, {.replicas_to_aggregate = 1}};
+    return message_of(thrown_by([&] { trainer.restore(snapshot); }));
+  };
+  CHECK_THAT(refused(AdamW{}, taken_with(Adam{})),
+             ContainsSubstring("rule 'adam'") && ContainsSubstring("'adamw'"));
+  CHECK_THAT(refused(Lamb{}, taken_with(AdamW{})), ContainsSubstring("rule 'adamw'"));
+  CHECK_THAT(refused(Sgd{}, taken_with(Momentum{})), ContainsSubstring("rule 'momentum'"));
+  CHECK_THAT(refused(MovingAverage<Sgd>{Sgd{}}, taken_with(Sgd{})), ContainsSubstring("average"));
+  CHECK_THAT(refused(Sgd{}, taken_with(MovingAverage<Sgd>{Sgd{}})),
+             ContainsSubstring("has 2 variables and slots"));
+  CHECK(refused(MovingAverage<Adam>{Adam{}}, taken_with(MovingAverage<Adam>{Adam{}})) == "");
+  auto nameless = taken_with(Adam{});
+  nameless.rule.clear();  // as of a rule without a name
+  CHECK(refused(AdamW{}, nameless) == "");
+}
+
 TEST_CASE("snapshot: an open window that does not fit is refused", "[sync][snapshot]") {
   Model model;
   Local local{GradientAggregation<Sgd>{Sgd{}, {.grad_steps = 4}}, model.variables};

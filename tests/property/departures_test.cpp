@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -50,28 +51,26 @@ std::vector<float> replay(const std::vector<Entry>& ledger, std::int64_t steps) 
   Local local{Adam{}, variables};
   for (std::int64_t step = 0; step < steps; ++step) {
     const RowLayout rows(variables.layout());
-    std::vector<std::unique_ptr<Owned<float>>> merged;
+    std::deque<Owned<float>> merged;
     Contributors<float, float> scratch;
     for (auto& [place, sequences] : rounds[step]) {
       std::sort(sequences.begin(), sequences.end());
       for (std::size_t k = 0; k < sequences.size(); ++k) {
-        auto own = std::make_unique<Owned<float>>(variables.layout(), rows);
+        Owned<float> next(variables.layout(), rows);
+        Owned<float>& own = k == 0 ? merged.emplace_back(variables.layout(), rows) : next;
         const Eigen::VectorXf g = gradient_of(place, sequences[k]);
-        std::copy(g.data(), g.data() + k_size, (*own)->mark_dense(0));
-        (*own)->header().unit = (*own)->header().total = weight_of(place, sequences[k]);
-        if (k == 0)
-          merged.push_back(std::move(own));
-        else
-          detail::merge<float>(**merged.back(), **own, **merged.back(), scratch);
+        std::copy(g.data(), g.data() + k_size, own->mark_dense(0));
+        own->header().unit = own->header().total = weight_of(place, sequences[k]);
+        if (k > 0) detail::merge<float>(*merged.back(), *own, *merged.back(), scratch);
       }
     }
     // In the order of places, relative to the first unit, over the sum of all weights in that unit.
     Contributors<float, float> sources;
     double total = 0;
-    const double first = (*merged.front())->header().unit;
+    const double first = merged.front()->header().unit;
     for (auto& own : merged) {
-      sources.add(**own, (*own)->header().unit / first, 0);
-      total += (*own)->header().total / first;
+      sources.add(*own, own->header().unit / first, 0);
+      total += own->header().total / first;
     }
     sources.scale = 1 / total;
     Runs<float, float> runs(variables.layout(), sources);

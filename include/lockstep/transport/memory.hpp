@@ -20,9 +20,8 @@ class ZeroedMemory {
  public:
   explicit ZeroedMemory(std::size_t bytes) : raw_(std::calloc(bytes + k_alignment, 1)), bytes_(bytes) {
     if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
-    void* start = raw_.get();
-    std::size_t room = bytes + k_alignment;
-    start_ = static_cast<std::byte*>(std::align(k_alignment, bytes, start, room));
+    start_ = static_cast<std::byte*>(raw_.get());
+    start_ += (k_alignment - reinterpret_cast<std::uintptr_t>(start_) % k_alignment) % k_alignment;
   }
   std::span<std::byte> bytes() { return {start_, bytes_}; }
 

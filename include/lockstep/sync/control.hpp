@@ -99,6 +99,7 @@ struct alignas(k_alignment) Board {
   std::atomic<std::int64_t> round{0};       ///< id of the open round
   std::atomic<std::int64_t> round_step{0};  ///< updates applied, as rounds label gradients
   std::atomic<std::int64_t> step{0};        ///< global step, as the optimizer counts it
+  std::atomic<std::int64_t> updates{0};     ///< since the variables had their initial values
   std::atomic<std::int64_t> generation{0};
 
   Outcome outcome(std::int64_t of_round) const {
@@ -111,6 +112,7 @@ struct alignas(k_alignment) Board {
   void publish(const Control& control) {
     round_step.store(control.round.global_step, std::memory_order_relaxed);
     step.store(control.updater.window.global_step, std::memory_order_relaxed);
+    updates.store(control.updater.window.updates, std::memory_order_relaxed);
     generation.store(control.round.generation, std::memory_order_relaxed);
     round.store(control.round.id, std::memory_order_release);
   }

@@ -40,7 +40,9 @@ class Participant {
   int index() const { return worker_.place; }
   /// Step of the variables that it sees, as the optimizer counts.
   std::int64_t step() const { return step_; }
-  /// The same as rounds label gradients.
+  /// Updates that these variables have.
+  std::int64_t updates() const { return updates_; }
+  /// Their step, as rounds label gradients.
   std::int64_t label_step() const { return label_step_; }
   std::int64_t label_generation() const { return label_generation_; }
   /// First element of the variables as it sees them.
@@ -154,6 +156,7 @@ class Participant {
     label_step_ = control.round.global_step;
     label_generation_ = control.round.generation;
     step_ = control.updater.window.global_step;
+    updates_ = control.updater.window.updates;
   }
   /// The same without exclusion, right after a commit: no update can start before this replica contributes
   /// again.
@@ -162,6 +165,7 @@ class Participant {
     label_step_ = board.round_step.load(std::memory_order_relaxed);
     label_generation_ = board.generation.load(std::memory_order_relaxed);
     step_ = board.step.load(std::memory_order_relaxed);
+    updates_ = board.updates.load(std::memory_order_relaxed);
   }
 
   bool reads_snapshot() const {
@@ -188,6 +192,7 @@ class Participant {
   std::int64_t label_step_ = 0;
   std::int64_t label_generation_ = 0;
   std::int64_t step_ = 0;
+  std::int64_t updates_ = 0;
 };
 
 }  // namespace detail

@@ -79,7 +79,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   /// Step of the variables that this replica sees.
   std::int64_t global_step() const { return me().step(); }
   /// Updates that the variables have which this replica sees.
-  std::int64_t updates() const { return me().label_step(); }
+  std::int64_t updates() const { return me().updates(); }
   /// Batches in accepted contributions at this replica number so far, over all who sat there: the key for the
   /// next batch.
   std::int64_t sequence() const { return sequence_; }

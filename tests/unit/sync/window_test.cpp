@@ -67,8 +67,9 @@ TEST_CASE("window: its length follows the updates of the trainer, not those of t
   const Watchdog watchdog;
   const WindowLength longer([](std::int64_t updates) { return updates + 1; });
   Net<> net;
-  GradientAggregation trainer{SyncReplicas{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 2}},
-                              {.grad_steps = longer}};
+  GradientAggregation trainer{
+      SyncReplicas{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 2, .global_step = 1000}},
+      {.grad_steps = longer}};
   std::array<std::vector<std::int64_t>, 2> lengths;
   const auto one_update = [&](auto& replica) {
     std::int64_t length = 0;

@@ -95,7 +95,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     session().exclusive([&](Control& control) {
       board().note(control.round.id, {.restored = true});
       control.updater = state;
-      control.round.restore(state.window.updates);
+      control.round.restore(state.window.global_step);
       control.clear_tasks();
       board().publish(control);
     });

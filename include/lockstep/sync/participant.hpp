@@ -54,7 +54,7 @@ class Participant {
   template <class Quick, class Done>
   StepResult wait(const ApplyOptions& options, std::optional<std::uint32_t> seen, Quick&& quick,
                   Done&& done) {
-    const auto timeout = options.timeout.count() > 0 ? options.timeout : deadline_;
+    const auto timeout = timeout_or("wait", options.timeout, deadline_);
     std::optional<Deadline> deadline;
     std::optional<std::stop_callback<detail::Announce<Engine>>> wake_up;
     Clock::time_point since;

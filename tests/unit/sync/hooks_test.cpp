@@ -175,4 +175,5 @@ TEST_CASE("hooks: global_step is what the replicas are told, also after a restor
   CHECK(step(replica, net.w, 1).status == Status::old_generation);
   CHECK(step(replica, net.w, 1).global_step == 102);
   CHECK(steps == std::vector<std::int64_t>{101, 102, 102});
+  CHECK(trainer.stats(0).local_step == 101);  // of the contribution after the restore
 }

@@ -80,13 +80,11 @@ void save_window(const Contribution<T>& window, Snapshot<T>& to) {
     if (presence == Presence::dense) {
       pending.values.assign(data, data + info.size);
     } else {
-      const RowSet rows = window.rows(info.id);
-      for (Index row = 0; row < info.rows(); ++row) {
-        if (!rows.contains(row)) continue;
+      window.rows(info.id).for_each([&](Index row) {
         pending.rows.push_back(row);
         pending.values.insert(pending.values.end(), data + row * info.row_size(),
                               data + (row + 1) * info.row_size());
-      }
+      });
     }
     to.window.push_back(std::move(pending));
   }

@@ -24,23 +24,16 @@ template <class G, class F>
 void for_each_present(const Contribution<G>& contribution, F&& f) {
   const Layout& layout = contribution.layout();
   for (const VariableInfo& info : layout.infos()) {
-    const G* data = contribution.data() + info.offset;
     switch (contribution.presence(info.id)) {
       case Presence::absent:
         break;
       case Presence::dense:
-        f(data, info.size);
+        f(contribution.data() + info.offset, info.size);
         break;
-      case Presence::rows: {
-        const RowSet rows = contribution.rows(info.id);
-        for (Index group = 0; group * 4096 < info.rows(); ++group)
-          RowSet::for_each_bit(rows.summary(group), [&](Index word) {
-            RowSet::for_each_bit(rows.word(group * 64 + word), [&](Index bit) {
-              f(contribution.row_data(info.id, (group * 64 + word) * 64 + bit), info.row_size());
-            });
-          });
+      case Presence::rows:
+        contribution.rows(info.id).for_each(
+            [&](Index row) { f(contribution.row_data(info.id, row), info.row_size()); });
         break;
-      }
     }
   }
 }

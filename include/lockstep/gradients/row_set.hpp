@@ -84,7 +84,15 @@ class RowSet {
   /// Bit j says whether `word(64 * i + j)` has a member.
   std::uint64_t summary(Index i) const { return summary_[i]; }
 
-  /// Calls `visit(row)` for the members, the last one first.
+  /// Calls `visit(row)` for the members, in ascending order.
+  template <class F>
+  void for_each(F&& visit) const {
+    for (Index i = 0; i < words_for(words_for(rows_)); ++i)
+      for_each_bit(summary_[i], [&](Index word) {
+        for_each_bit(bits_[i * 64 + word], [&](Index bit) { visit((i * 64 + word) * 64 + bit); });
+      });
+  }
+  /// The same, the last one first.
   template <class F>
   void for_each_backwards(F&& visit) const {
     const auto each = [](std::uint64_t word, auto&& f) {

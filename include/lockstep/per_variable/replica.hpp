@@ -181,7 +181,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
       } else if (staged.presence(info.id) == Presence::rows) {
         const Index width = info.row_size();
         auto& values = rows[info.id];
-        detail::for_each_row(staged.rows(info.id), [&](Index row) {
+        staged.rows(info.id).for_each([&](Index row) {
           indices[info.id].push_back(row);
           values.insert(values.end(), data + row * width, data + (row + 1) * width);
         });

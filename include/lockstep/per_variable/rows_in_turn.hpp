@@ -77,16 +77,6 @@ void load_rows(const Rule& rule, const StepInfo& info, const VariableInfo& varia
   }
 }
 
-/// Calls `visit(row)` for the members of a row set, in ascending order.
-template <class F>
-void for_each_row(const RowSet& rows, F&& visit) {
-  for (Index group = 0; group * 4096 < rows.rows(); ++group)
-    RowSet::for_each_bit(rows.summary(group), [&](Index in_group) {
-      const Index word = group * 64 + in_group;
-      RowSet::for_each_bit(rows.word(word), [&](Index bit) { visit(word * 64 + bit); });
-    });
-}
-
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END

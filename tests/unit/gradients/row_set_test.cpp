@@ -119,7 +119,9 @@ TEST_CASE("row_set: members are numbered in ascending order, and each number is 
       CHECK(in_order);
       CHECK(taken_once);
       table.set.give_back(count);
-      std::vector<Index> backwards;
+      std::vector<Index> forwards, backwards;
+      table.set.for_each([&](Index row) { forwards.push_back(row); });
+      CHECK(forwards == members);
       table.set.for_each_backwards([&](Index row) { backwards.push_back(row); });
       CHECK(std::equal(backwards.rbegin(), backwards.rend(), members.begin(), members.end()));
       CHECK(table.guards_hold());

@@ -48,17 +48,27 @@ class SyncReplicas {
 
   /// Takes the lowest free replica number. @throws UsageError if all N have joined; as below.
   Replica join(std::stop_token stop = {}, std::chrono::milliseconds timeout = {}) {
-    const int place = engine_->session().exclusive([](detail::Control& control) {
-      for (int i = 0; i < control.round.total; ++i)
-        if (control.round.places[static_cast<std::size_t>(i)].seat == protocol::Seat::vacant) return i;
-      for (int i = 0; i < control.round.total; ++i)
-        if (control.round.can_join(i)) return i;
-      return -1;
-    });
-    if (place < 0)
-      throw UsageError(
-          detail::text(engine_->title(), "join: all ", replicas(), " replicas have joined already"));
-    return join(place, std::move(stop), timeout);
+    if constexpr (Net::k_survives_kill) {
+      engine_->bury_the_dead();
+      const std::vector<int> seats = engine_->session().seats_here(replicas());
+      if (seats.size() == 1 && seats.front() >= 0) return join(seats.front(), std::move(stop), timeout);
+    }
+    for (;;) {
+      const int place = engine_->session().exclusive([](const detail::Control& control) {
+        for (int i = 0; i < control.round.total; ++i)
+          if (control.round.places[static_cast<std::size_t>(i)].seat == protocol::Seat::vacant) return i;
+        for (int i = 0; i < control.round.total; ++i)
+          if (control.round.can_join(i)) return i;
+        return -1;
+      });
+      if (place < 0)
+        throw UsageError(
+            detail::text(engine_->title(), "join: all ", replicas(), " replicas have joined already"));
+      try {
+        return join(place, stop, timeout);
+      } catch (const detail::SeatTaken&) {  // another one was faster: the next place
+      }
+    }
   }
   /// Takes a certain replica number: at the start, or in place of one that has left. A replacement sees the
   /// current variables and waits for the next round if its place has contributed to this one.
@@ -71,14 +81,16 @@ class SyncReplicas {
     return Replica(*engine_, place, timeout, engine_->options().deadline, std::move(stop));
   }
 
-  /// Runs `loop(replica)` on one thread per replica and returns when all have ended. No thread outlives the
-  /// call.
+  /// Runs `loop(replica)` on one thread per replica of this process and returns when these have ended. No
+  /// thread outlives the call.
   /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
   template <class F>
   void run(F&& loop, std::stop_token stop = {}) {
-    start_over();
-    detail::run_replica_threads(replicas(), [&](int place) {
-      Replica replica = join(place, stop);
+    if constexpr (!Net::k_survives_kill) start_over();
+    const std::vector<int> seats = engine_->session().seats_here(replicas());
+    detail::run_replica_threads(static_cast<int>(seats.size()), [&](int i) {
+      const int place = seats[static_cast<std::size_t>(i)];
+      Replica replica = place < 0 ? join(stop) : join(place, stop);
       try {
         loop(replica);
         replica.leave();
@@ -105,7 +117,7 @@ class SyncReplicas {
   int replicas() const { return engine_->replicas(); }
   std::int64_t global_step() const {
     return engine_->session().exclusive(
-        [](detail::Control& control) { return control.updater.window.global_step; });
+        [](const detail::Control& control) { return control.updater.window.global_step; });
   }
   const SyncOptions& options() const { return engine_->options(); }
 
@@ -113,7 +125,7 @@ class SyncReplicas {
   /// @throws InvalidArgument if there is no such number.
   ReplicaStats stats(int place) const {
     expect_place("stats", place);
-    ReplicaStats stats = engine_->session().exclusive([&](detail::Control& control) {
+    ReplicaStats stats = engine_->session().exclusive([&](const detail::Control& control) {
       const protocol::Place& p = control.round.places.at(static_cast<std::size_t>(place));
       return ReplicaStats{.accepted = p.counters.accepted,
                           .stale = p.counters.stale,
@@ -136,7 +148,7 @@ class SyncReplicas {
     Snapshot<T> result;
     engine_->while_still(timeout, [&] {
       const UpdaterState state =
-          engine_->session().exclusive([](detail::Control& control) { return control.updater; });
+          engine_->session().exclusive([](const detail::Control& control) { return control.updater; });
       result = engine_->updater().save(state);
     });
     return result;

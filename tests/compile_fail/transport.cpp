@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 using namespace lockstep;
 
@@ -21,6 +24,10 @@ using namespace lockstep;
 // expect-error(SECTION_wait): \[lockstep\.transport\.wait\].*#transport
 // expect-error(SECTION_wake): \[lockstep\.transport\.wait\].*#transport
 // expect-error(SECTION_alive): \[lockstep\.transport\.alive\].*#transport
+// expect-error(SECTION_lease): \[lockstep\.transport\.alive\].*#transport
+// expect-error(SECTION_disagreement): \[lockstep\.transport\.disagreement\].*#transport
+// expect-error(SECTION_note): \[lockstep\.transport\.note\].*#transport
+// expect-error(SECTION_seats): \[lockstep\.transport\.seats\].*#transport
 
 struct Net {
 #if defined(SECTION_copyable)
@@ -46,7 +53,7 @@ struct Net {
 #elif defined(SECTION_open)
     explicit Session(const State& initial) : state(initial) {}
 #else
-  Session(const Net&, const State& initial, std::size_t) : state(initial) {}
+  Session(const Net&, const State& initial, const SessionSpec&) : state(initial) {}
 #endif
 
 #if defined(SECTION_memory)
@@ -61,6 +68,11 @@ struct Net {
     void exclusive(auto&& transition) { transition(state); }
 #else
   auto exclusive(auto&& transition) { return transition(state); }
+  auto exclusive(auto&& transition, auto&& then) {
+    const auto result = transition(state);
+    then(state);
+    return result;
+  }
 #endif
 
 #if defined(SECTION_wait)
@@ -77,6 +89,27 @@ struct Net {
 #if defined(SECTION_alive)
 #else
     bool alive(int) const { return true; }
+#endif
+
+#if !defined(SECTION_lease)
+    struct Lease {
+      bool take() { return true; }
+    };
+    Lease lease(int) { return {}; }
+#endif
+
+#if !defined(SECTION_disagreement)
+    std::string disagreement() const { return {}; }
+#endif
+
+#if !defined(SECTION_note)
+    void leave_note(std::string_view) {}
+#endif
+    std::string note() const { return {}; }
+    void clear_note() {}
+
+#if !defined(SECTION_seats)
+    std::vector<int> seats_here(int) const { return {}; }
 #endif
 
     State state;

@@ -208,10 +208,10 @@ struct Ledger {
 // the key.
 inline auto header_of(protocol::Round& r) {
   auto& [setting, total, departure, id, step, generation, phase, ending, culprit, required, count, spare,
-         readers, poisoned, places] = r;
+         readers, visitors, poisoned, places] = r;
   static_cast<void>(places);
   return std::tie(setting, total, departure, id, step, generation, phase, ending, culprit, required, count,
-                  spare, readers, poisoned);
+                  spare, readers, visitors, poisoned);
 }
 template <std::size_t Words>
 void put_place(Bits<Words>& bits, const protocol::Place& p) {
@@ -247,7 +247,7 @@ class RoundImage {
   template <std::size_t Words>
   void put(Bits<Words>& bits) const {
     const auto& [setting, total, departure, id, step, generation, phase, ending, culprit, required, count,
-                 spare, readers, poisoned] = header_;
+                 spare, readers, visitors, poisoned] = header_;
     bits.put(id, 3);
     bits.put(step, 3);
     bits.put(generation, 2);
@@ -257,7 +257,8 @@ class RoundImage {
     bits.put(required, 4);
     bits.put(count, 4);
     bits.put(spare, 4);
-    bits.put(readers, 3);
+    bits.put(readers, 3);  // visitors are what the holds of places leave of them
+    static_cast<void>(visitors);
     bits.put(poisoned + 1, 3);
     for (int i = 0; i < total; ++i) put_place(bits, places_[static_cast<std::size_t>(i)]);
   }

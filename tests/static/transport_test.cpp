@@ -3,12 +3,15 @@
 #include "support/catch.hpp"
 #include <lockstep/transport/explain.hpp>
 #include <lockstep/transport/in_process.hpp>
+#include <lockstep/transport/shared_memory.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 using namespace lockstep;
 
@@ -17,14 +20,28 @@ namespace {
 /// What a session must have and nothing more: neither copyable nor default constructible.
 template <class Net, class State>
 struct MinimalSession {
-  MinimalSession(const Net&, const State& initial, std::size_t) : state(initial) {}
+  MinimalSession(const Net&, const State& initial, const SessionSpec&) : state(initial) {}
   MinimalSession(const MinimalSession&) = delete;
   MinimalSession& operator=(const MinimalSession&) = delete;
+  std::string disagreement() const { return {}; }
   std::span<std::byte> memory() { return {}; }
   auto exclusive(auto&& f) { return f(state); }
+  auto exclusive(auto&& f, auto&& then) {
+    const auto result = f(state);
+    then(state);
+    return result;
+  }
   void wait(WaitWord&, std::uint32_t, Clock::time_point, int) {}
   void wake(WaitWord&, int) {}
   bool alive(int) const { return true; }
+  struct Lease {
+    bool take() { return true; }
+  };
+  Lease lease(int) { return {}; }
+  void leave_note(std::string_view) {}
+  std::string note() const { return {}; }
+  void clear_note() {}
+  std::vector<int> seats_here(int) const { return {}; }
   State state;
 };
 
@@ -36,7 +53,8 @@ struct Minimal {
   };
 };
 static_assert(Transport<Minimal>);
-static_assert(Transport<InProcess>);
+static_assert(Transport<InProcess> && !InProcess::k_survives_kill);
+static_assert(Transport<SharedMemory> && SharedMemory::k_survives_kill);
 
 static_assert(!Transport<int> && !Transport<std::string> && !Transport<Minimal&> &&
               !Transport<const Minimal>);
@@ -76,7 +94,7 @@ struct OpensWithoutBytes {
   template <class State>
   struct Session : MinimalSession<OpensWithoutBytes, State> {
     Session(const OpensWithoutBytes& net, const State& initial)
-        : MinimalSession<OpensWithoutBytes, State>(net, initial, 0) {}
+        : MinimalSession<OpensWithoutBytes, State>(net, initial, SessionSpec{}) {}
   };
 };
 static_assert(!Transport<OpensWithoutBytes> && !OpensSession<OpensWithoutBytes> &&
@@ -120,6 +138,13 @@ struct ExclusiveReturnsNothing : Base {
 static_assert(!Transport<With<ExclusiveReturnsNothing>> && !ExcludesOthers<With<ExclusiveReturnsNothing>>);
 
 template <class Base>
+struct ExclusiveTellsNobody : Base {
+  using Base::Base;
+  auto exclusive(auto&& f) { return f(this->state); }
+};
+static_assert(!Transport<With<ExclusiveTellsNobody>> && !ExcludesOthers<With<ExclusiveTellsNobody>>);
+
+template <class Base>
 struct ExclusiveIsPrivate : Base {
   using Base::Base;
 
@@ -149,8 +174,37 @@ struct AliveIsCount : Base {
 };
 static_assert(!Transport<With<AliveIsCount>> && !KnowsLiveness<With<AliveIsCount>>);
 
+template <class Base>
+struct LeaseIsFlag : Base {
+  using Base::Base;
+  bool lease(int) { return true; }
+};
+static_assert(!Transport<With<LeaseIsFlag>> && !KnowsLiveness<With<LeaseIsFlag>>);
+
+template <class Base>
+struct DisagreementIsFlag : Base {
+  using Base::Base;
+  bool disagreement() const { return false; }
+};
+static_assert(!Transport<With<DisagreementIsFlag>> && !ComparesDescriptions<With<DisagreementIsFlag>>);
+
+template <class Base>
+struct NoteIsView : Base {
+  using Base::Base;
+  std::string_view note() const { return {}; }
+};
+static_assert(!Transport<With<NoteIsView>> && !KeepsNote<With<NoteIsView>>);
+
+template <class Base>
+struct SeatsAreCounted : Base {
+  using Base::Base;
+  int seats_here(int total) const { return total; }
+};
+static_assert(!Transport<With<SeatsAreCounted>> && !SeatsReplicas<With<SeatsAreCounted>>);
+
 // What is a transport needs no explanation.
 [[maybe_unused]] constexpr explain_transport<InProcess> explained_in_process;
+[[maybe_unused]] constexpr explain_transport<SharedMemory> explained_shared_memory;
 [[maybe_unused]] constexpr explain_transport<Minimal> explained_minimal;
 
 }  // namespace

@@ -10,7 +10,10 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace lockstep::test {
 
@@ -31,18 +34,23 @@ struct Hooked {
   template <class State>
   class Session {
    public:
-    Session(const Hooked& net, const State& initial, std::size_t bytes)
-        : script_(net.script), inner_(InProcess{}, initial, bytes) {}
+    Session(const Hooked& net, const State& initial, const SessionSpec& spec)
+        : script_(net.script), inner_(InProcess{}, initial, spec) {}
 
+    std::string disagreement() const { return inner_.disagreement(); }
     std::span<std::byte> memory() { return inner_.memory(); }
     template <class F>
     decltype(auto) exclusive(F&& transition) {
+      return exclusive(std::forward<F>(transition), [](const State&) {});
+    }
+    template <class F, class Then>
+    decltype(auto) exclusive(F&& transition, Then&& then) {
       struct After {
         Script& script;
         ~After() { script.after_section(); }
       };
       const After after{*script_};
-      return inner_.exclusive(std::forward<F>(transition));
+      return inner_.exclusive(std::forward<F>(transition), std::forward<Then>(then));
     }
     void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants) {
       inner_.wait(word, seen, deadline, participants);
@@ -51,7 +59,12 @@ struct Hooked {
       ++script_->wakes;
       inner_.wake(word, count);
     }
-    bool alive(int replica) const { return inner_.alive(replica); }
+    bool alive(int place) const { return inner_.alive(place); }
+    auto lease(int place) const { return inner_.lease(place); }
+    void leave_note(std::string_view text) { inner_.leave_note(text); }
+    std::string note() const { return inner_.note(); }
+    void clear_note() { inner_.clear_note(); }
+    std::vector<int> seats_here(int total) const { return inner_.seats_here(total); }
 
    private:
     std::shared_ptr<Script> script_;

@@ -115,7 +115,7 @@ class AccumulatorBase {
  protected:
   AccumulatorBase(const Net& net, const AccumulatorOptions& options)
       : sum_((require_valid_declaration(options.shape), options)),
-        session_(net, State{}, word_bytes()),
+        session_(net, State{}, SessionSpec{.bytes = word_bytes()}),
         word_(*Carver(session_.memory().data()).template array<WaitWord>(1)) {}
   ~AccumulatorBase() = default;
 

@@ -36,7 +36,7 @@ class TokenQueue {
   class Waiter;
 
   explicit TokenQueue(const Net& net = {})
-      : session_(net, State{}, word_bytes()),
+      : session_(net, State{}, SessionSpec{.bytes = word_bytes()}),
         word_(*Carver(session_.memory().data()).template array<WaitWord>(1)) {}
   TokenQueue(const TokenQueue&) = delete;
   TokenQueue& operator=(const TokenQueue&) = delete;

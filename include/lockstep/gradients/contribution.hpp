@@ -114,6 +114,21 @@ class Contribution {
     header_->unit = header_->total = 1;
   }
 
+  /// The same for memory that its last owner may have left at any instruction.
+  void reset() {
+    std::fill(marks_, marks_ + layout_->count(), 0U);
+    std::fill(row_words_, row_words_ + row_layout_->words(), std::uint64_t{0});
+    *header_ = {};
+  }
+  /// Counts again what is present, where somebody may have died while marking.
+  void recount() {
+    header_->present = header_->sparse = 0;
+    for (std::uint32_t id = 0; id < layout_->count(); ++id) {
+      header_->present += presence(id) != Presence::absent;
+      header_->sparse += presence(id) == Presence::rows;
+    }
+  }
+
   /// Marks a variable as dense and gives its data. @throws UsageError if it has rows already.
   G* mark_dense(std::uint32_t id) {
     const Presence now = presence(id);

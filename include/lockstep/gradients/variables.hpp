@@ -111,6 +111,14 @@ class Variables {
   void release() { bound_ = false; }
   /// Used by trainers: the values, to be changed by updates only.
   T* data() { return data_; }
+  /// Used by trainers whose variables lie elsewhere: shows those until `take_back`.
+  void show(T* elsewhere) { data_ = elsewhere; }
+  /// Takes the values over and shows its own memory again.
+  void take_back() {
+    T* const own = reinterpret_cast<T*>(memory_->bytes().data());
+    if (data_ != own) std::copy(data_, data_ + layout_.size(), own);
+    data_ = own;
+  }
 
  private:
   void reserve(Index elements) {

@@ -54,9 +54,12 @@ class Updater {
   static constexpr bool by_elements = UpdatesElements<Rule, T>;
 
   /// Takes its arrays from `carver`; over a null base this only counts bytes.
-  Updater(const R& recipe, Variables<T, G>& variables, const RowLayout& rows, Carver& carver)
+  /// @param own_values the variables lie there as well, not in the memory of `variables`.
+  Updater(const R& recipe, Variables<T, G>& variables, const RowLayout& rows, Carver& carver,
+          bool own_values = false)
       : layout_(variables.layout()),
-        values_(variables.data()),
+        values_(own_values ? carver.array<T>(static_cast<std::size_t>(variables.layout().size()))
+                           : variables.data()),
         options_(detail::RecipeTraits<R>::options(recipe)),
         has_window_(aggregates && options_.grad_steps.needs_accumulator()),
         groups_(recipe, layout_),
@@ -68,6 +71,9 @@ class Updater {
       throw InvalidArgument(
           detail::text("num_partitions: must be at least 1, got ", options_.num_partitions));
     if constexpr (aggregates) (void)options_.grad_steps(0);
+    changed_.push_back(values_);
+    changed_.insert(changed_.end(), slots_.begin(), slots_.end());
+    if (has_window()) changed_.push_back(window_.data());
   }
 
   /// Writes the initial values of the slots. Once, by one participant, after the variables have theirs.
@@ -213,7 +219,8 @@ class Updater {
     return sum;
   }
 
-  /// Ends the round: counters move, the window is emptied or keeps what it was given. One participant, once.
+  /// Ends the round: counters move, the window is emptied or keeps what it was given. One participant; what
+  /// it does to the window may be done again after it has died inside.
   void commit(UpdaterState& state, const UpdatePlan& plan,
               std::span<const Contribution<G>* const> contributions) {
     state.window.advance(options_.variant, plan.grad_steps, plan.applies);
@@ -227,6 +234,7 @@ class Updater {
       for (const auto* contribution : contributions)
         if (!is_window(*contribution) && !window_.is_dense())
           for (std::uint32_t id = 0; id < layout_.count(); ++id) window_.unite_presence(id, *contribution);
+      if (has_window()) window_.recount();
     }
   }
 
@@ -241,6 +249,16 @@ class Updater {
     if constexpr (by_elements) return {i * k_tile, std::min((i + 1) * k_tile, layout_.size())};
     return {layout_[static_cast<std::uint32_t>(i)].offset, layout_.end_of(static_cast<std::uint32_t>(i))};
   }
+
+  /// Elements of the largest item.
+  Index largest_item() const {
+    Index largest = 0;
+    for (Index i = 0; i < items(); ++i) largest = std::max(largest, item(i).second - item(i).first);
+    return largest;
+  }
+  /// What an update changes in place, for elements of the item alone: variables, slots, the sums of the
+  /// window.
+  std::span<T* const> changed_arrays() const { return changed_; }
 
   // ---- slots
 
@@ -408,6 +426,7 @@ class Updater {
   std::array<T*, slot_count> slots_{};
   Contribution<T> window_;
   T* mean_ = nullptr;
+  std::vector<T*> changed_;
 };
 
 LOCKSTEP_NAMESPACE_END

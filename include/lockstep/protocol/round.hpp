@@ -84,6 +84,7 @@ struct Round {
   std::int32_t count = 0;         ///< contributions accepted into it
   std::int32_t spare_tokens = 0;  ///< permits to go on early, for anybody
   std::int32_t readers = 0;       ///< holds that keep an update from starting
+  std::int32_t visitors = 0;      ///< of these, of readers that sit at no place
   std::int32_t poisoned_by = -1;  ///< whose contribution makes the open round change nothing
   std::array<Place, k_max_replicas> places{};
 
@@ -252,13 +253,15 @@ struct Round {
   bool hold(int place = k_nobody) {
     if (phase == Phase::applying) return false;
     ++readers;
-    if (place != k_nobody) ++places[at(place)].holds;
+    ++holds_of(place);
     return true;
   }
   void release(int place = k_nobody) {
     --readers;
-    if (place != k_nobody) --places[at(place)].holds;
+    --holds_of(place);
   }
+  /// Nobody without a place is there any more: their holds end.
+  void dismiss_visitors() { readers -= std::exchange(visitors, 0); }
 
   /// Variables were replaced by those of `step`: the open round is given up, and whatever was computed before
   /// is of an old generation.
@@ -279,6 +282,17 @@ struct Round {
     const Place& p = places[at(place)];
     return phase == Phase::collecting && is_expected(p) && p.served < p.quota;
   }
+  /// A place has been vacant since the beginning.
+  bool is_anybody_expected() const {
+    return std::any_of(places.begin(), places.begin() + total,
+                       [](const Place& p) { return p.seat == Seat::vacant; });
+  }
+  /// The lowest number at which somebody sits or is expected to; -1 if there is none.
+  int first_expected() const {
+    for (int i = 0; i < total; ++i)
+      if (const Seat seat = places[at(i)].seat; seat == Seat::vacant || seat == Seat::active) return i;
+    return -1;
+  }
   int active() const {
     return static_cast<int>(std::count_if(places.begin(), places.begin() + total,
                                           [](const Place& p) { return p.seat == Seat::active; }));
@@ -286,6 +300,7 @@ struct Round {
 
  private:
   static std::size_t at(int place) { return static_cast<std::size_t>(place); }
+  std::int32_t& holds_of(int place) { return place == k_nobody ? visitors : places[at(place)].holds; }
 
   bool is_expected(const Place& p) const {
     return p.seat == Seat::vacant || p.seat == Seat::active || departure == Departure::wait;

@@ -11,12 +11,15 @@
 #include <lockstep/sync/options.hpp>
 #include <lockstep/sync/tiles.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/transport.hpp>
 #include <lockstep/transport/wait.hpp>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -52,9 +55,15 @@ struct Outcome {
 /// A task of the round that nobody has taken.
 inline constexpr int k_unclaimed = -2;
 
+static_assert(protocol::k_nobody == k_visitor);
+
+/// What became of the last rounds, by round modulo their number; a word carries the low half of its round, so
+/// an old one is known.
+inline constexpr std::size_t k_outcomes = 16;
+constexpr std::size_t outcome_at(std::int64_t round) { return static_cast<std::size_t>(round) % k_outcomes; }
+
 /// Everything that replicas agree on: a trivially copyable value under the transport's mutual exclusion.
 struct Control {
-  protocol::Round round;
   UpdaterState updater;
   UpdatePlan plan;
   double clip_factor = 1;
@@ -62,8 +71,13 @@ struct Control {
   bool measures = false;     ///< the open stage sums squares; otherwise it writes the update
   bool flush = false;        ///< a contribution asks to close the window
   bool unplannable = false;  ///< the plan of the closed round has failed: it will not be carried out
+  bool initialised = true;   ///< variables and slots have their initial values
+  bool restoring = false;    ///< variables and slots are being replaced; only a restore ends that
   std::int32_t planner = k_unclaimed;    ///< who makes the plan of the closed round
   std::int32_t committer = k_unclaimed;  ///< who ends the update
+  std::int32_t averaged = 0;             ///< gradients in the update that the committer ends
+  std::array<std::uint64_t, k_outcomes> outcomes{};
+  protocol::Round round;  // the last one: its places that are not in use need not be copied
 
   Control() = default;
   explicit Control(const SyncOptions& options)
@@ -81,20 +95,43 @@ struct Control {
   /// An update is under way or will come without another contribution.
   bool is_busy(Driver driver) const { return !is_quiet() || wants_plan(driver); }
   /// Nobody writes variables, nor may start to without asking again.
-  bool is_quiet() const { return planner == k_unclaimed && round.phase != protocol::Phase::applying; }
+  bool is_quiet() const {
+    const bool half_restored = restoring && committer == k_unclaimed;
+    return planner == k_unclaimed && (round.phase != protocol::Phase::applying || half_restored);
+  }
   /// The tasks of the round that has ended are no more.
   void clear_tasks() {
     planner = committer = k_unclaimed;
     flush = unplannable = false;
   }
+
+  /// Of a round that has ended.
+  Outcome outcome(std::int64_t of_round) const {
+    return Outcome::unpacked(outcomes[outcome_at(of_round)], of_round);
+  }
+  /// Ends the open round.
+  void end_round(const Outcome& outcome) {
+    outcomes[outcome_at(round.id)] = outcome.packed(round.id);
+    if (outcome.restored)
+      round.restore(updater.window.global_step);
+    else
+      round.commit(outcome.applied, outcome.skipped);
+    clear_tasks();
+  }
 };
 
-/// What those who wait for a commit read without exclusion. Written inside it, before the progress word is
-/// bumped.
+/// For transports that copy the state: only places that exist.
+inline void copy_state(Control& to, const Control& from) {
+  static_assert(std::is_standard_layout_v<Control>);
+  constexpr std::size_t head = offsetof(Control, round) + offsetof(protocol::Round, places);
+  std::memcpy(static_cast<void*>(&to), &from,
+              head + static_cast<std::size_t>(from.round.total) * sizeof(protocol::Place));
+}
+
+/// What those who wait for a commit read without exclusion: never ahead of the state. Written inside the
+/// exclusion once the state has changed, before the progress word is bumped; who dies in between leaves it
+/// behind, and then it is behind until the next commit.
 struct alignas(k_alignment) Board {
-  /// Of the last rounds, by round modulo their number; a word carries the low half of its round, so an old
-  /// one is known.
-  static constexpr std::size_t k_outcomes = 16;
   std::array<std::atomic<std::uint64_t>, k_outcomes> outcomes{};
   std::atomic<std::int64_t> round{0};       ///< id of the open round
   std::atomic<std::int64_t> round_step{0};  ///< updates applied, as rounds label gradients
@@ -103,22 +140,18 @@ struct alignas(k_alignment) Board {
   std::atomic<std::int64_t> generation{0};
 
   Outcome outcome(std::int64_t of_round) const {
-    return Outcome::unpacked(outcomes[at(of_round)].load(std::memory_order_relaxed), of_round);
+    return Outcome::unpacked(outcomes[outcome_at(of_round)].load(std::memory_order_relaxed), of_round);
   }
-  void note(std::int64_t of_round, const Outcome& outcome) {
-    outcomes[at(of_round)].store(outcome.packed(of_round), std::memory_order_relaxed);
-  }
-  /// After the outcome was noted; the last store pairs with the acquire of who waits for the round.
+  /// The last store pairs with the acquire of who waits for the round.
   void publish(const Control& control) {
+    for (std::size_t i = 0; i < k_outcomes; ++i)
+      outcomes[i].store(control.outcomes[i], std::memory_order_relaxed);
     round_step.store(control.round.global_step, std::memory_order_relaxed);
     step.store(control.updater.window.global_step, std::memory_order_relaxed);
     updates.store(control.updater.window.updates, std::memory_order_relaxed);
     generation.store(control.round.generation, std::memory_order_relaxed);
     round.store(control.round.id, std::memory_order_release);
   }
-
- private:
-  static std::size_t at(std::int64_t of_round) { return static_cast<std::size_t>(of_round) % k_outcomes; }
 };
 
 /// What one participant needs of its own to take part in updates; kept so that no step allocates.
@@ -150,7 +183,8 @@ struct SharedArrays {
         board(carver.array<Board>(1)),
         tiles(carver.array<Tiles::Word>(static_cast<std::size_t>(items)), items),
         partial(carver.array<double>(static_cast<std::size_t>(items))),
-        waiting(carver.array<std::atomic<std::int64_t>>(static_cast<std::size_t>(replicas))) {
+        waiting(carver.array<std::atomic<std::int64_t>>(static_cast<std::size_t>(replicas))),
+        last_look(carver.array<std::atomic<std::int64_t>>(1)) {
     for (int i = 0; i < 2 * replicas; ++i) contributions.emplace_back(carver, layout, rows, true);
   }
   WaitWord* progress;
@@ -158,6 +192,7 @@ struct SharedArrays {
   Tiles tiles;
   double* partial;                             // per item: sum of squares of the mean
   std::atomic<std::int64_t>* waiting;          // per place: nanoseconds
+  std::atomic<std::int64_t>* last_look;        // when somebody last looked for the dead
   std::vector<Contribution<G>> contributions;  // two slots per place
 };
 

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -40,7 +41,89 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
 
   using State::State;
 
+  RoundEngine(const RoundEngine&) = delete;
+  RoundEngine& operator=(const RoundEngine&) = delete;
+  ~RoundEngine() {
+    if constexpr (State::k_survives_kill)
+      if (!State::is_in_forked_child()) take_values_back();
+  }
+
   UpdateCrew<State>& crew() { return crew_; }
+
+  /// The calling replica, which alone may, writes the initial values of variables and slots.
+  void start_training() {
+    State::initialise();
+    fault_point("join: slots written");
+    session().exclusive([&](Control& control) { control.initialised = true; },
+                        [&](const Control& control) { board().publish(control); });
+    announce();
+  }
+
+  /// Sleeps until somebody announces something, for a slice, or until the deadline. Whoever has slept for a
+  /// slice looks for the dead: nobody tells of them.
+  void sleep(std::uint32_t seen, Clock::time_point until) {
+    session().wait(progress(), seen, until, replicas());
+    if constexpr (State::k_survives_kill)
+      if (progress().seen() == seen && is_my_turn_to_look()) bury_the_dead();
+  }
+
+  /// Settles what those have left who died: their items, tasks, holds and permits. May itself be ended by a
+  /// death and be done again.
+  void bury_the_dead() {
+    const std::vector<int> suspects = session().exclusive([&](const Control& control) {
+      std::vector<int> places{k_visitor};
+      for (int place = 0; place < control.round.total; ++place)
+        if (control.round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active)
+          places.push_back(place);
+      return places;
+    });
+    for (const int place : suspects) {
+      if (session().alive(place)) continue;
+      const bool found = session().exclusive([&](Control& control) { return bury(control, place); },
+                                             [&](const Control& control) { board().publish(control); });
+      fault_point("bury: not announced");
+      if (found) announce();
+    }
+  }
+
+  /// Inside exclusion: the same for one place, if its owner is dead. False if there was nothing to settle.
+  bool bury(Control& control, int place) {
+    if constexpr (!State::k_survives_kill) return false;
+    protocol::Round& round = control.round;
+    const bool sits =
+        place != k_visitor && round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active;
+    if (session().alive(place) || (place != k_visitor && !sits)) return false;
+    bool settles = sits;
+    if (round.phase == protocol::Phase::applying)
+      arrays().tiles.release_claims(control.stage, place, [&](Index i) {
+        settles = true;
+        const auto [begin, end] = updater().item(i);
+        State::undo(place).restore(control.stage, i, updater().changed_arrays(), begin, end);
+        fault_point("bury: item restored");
+      });
+    if (control.planner == place) {
+      control.planner = k_unclaimed;
+      settles = true;
+    }
+    if (control.committer == place) {
+      settles = true;
+      if (control.restoring) {
+        session().leave_note("a restore was killed half-way: the variables are void until another restore");
+        round.end(protocol::Ending::failed, protocol::k_nobody);
+        control.committer = k_unclaimed;
+      } else {
+        // Its hook was called, or not any more: the update itself is whole.
+        control.end_round({.contributions = control.averaged, .culprit = round.poisoned_by});
+      }
+    }
+    if (place == k_visitor) {
+      settles = settles || round.visitors > 0;
+      round.dismiss_visitors();
+    } else {
+      round.die(place);
+    }
+    return settles;
+  }
 
   /// First element of a slot array in which variable `id` may be read, of the rule or of the open window.
   const T* slot(std::string_view name, std::uint32_t id) {
@@ -60,12 +143,14 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   template <class F>
   void while_still(std::chrono::milliseconds timeout, F&& f) {
     if (crew_.is_in_hook()) return f();
-    Worker<T, G> me(protocol::k_nobody);
-    when_quiet("snapshot", timeout, me, [](Control& control) { return control.round.hold(); });
+    Visitor me(*this);
+    when_quiet("snapshot", timeout, me, [](Control& control) {
+      return !control.restoring && control.initialised && control.round.hold();
+    });
     const auto let_go = [&] {
       session().exclusive([](Control& control) { control.round.release(); });
       announce();
-      if (options().driver == Driver::cooperative) crew_.advance(me);
+      if (options().driver == Driver::cooperative) crew_.advance(me.worker);
     };
     try {
       f();
@@ -83,22 +168,25 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   void restore(const Snapshot<T>& snapshot, std::chrono::milliseconds timeout) {
     if (crew_.is_in_hook()) throw UsageError("restore: not possible inside a hook after an update");
     updater().expect_fits(snapshot);
-    Worker<T, G> me(protocol::k_nobody);
+    Visitor me(*this);
     when_quiet("restore", timeout, me, [](Control& control) {
       if (control.round.readers > 0) return false;
-      control.round.start_update();
+      if (!control.restoring) control.round.start_update();
       control.committer = protocol::k_nobody;
+      control.restoring = true;
       return true;
     });
     UpdaterState state;
     updater().load(snapshot, state);
-    session().exclusive([&](Control& control) {
-      board().note(control.round.id, {.restored = true});
-      control.updater = state;
-      control.round.restore(state.window.global_step);
-      control.clear_tasks();
-      board().publish(control);
-    });
+    fault_point("restore: written");
+    session().exclusive(
+        [&](Control& control) {
+          control.updater = state;
+          control.end_round({.restored = true});
+          control.restoring = false;
+          control.initialised = true;
+        },
+        [&](const Control& control) { board().publish(control); });
     announce();
   }
 
@@ -106,7 +194,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// given up.
   /// @throws UsageError while a replica is active; TimeoutError if an update does not end in time.
   void start_over(std::chrono::milliseconds timeout) {
-    Worker<T, G> me(protocol::k_nobody);
+    Visitor me(*this);
     when_quiet("start_over", timeout, me, [this](Control& control) {
       if (const int active = control.round.active(); active > 0)
         throw UsageError(text(title(), "run: ", active, " replicas are still active"));
@@ -133,6 +221,22 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     return result;
   }
 
+  /// Somebody who is no replica, and what it needs to take part. Where replicas may die there is one at a
+  /// time.
+  struct Visitor {
+    explicit Visitor(RoundEngine& of) : engine(&of), lease(of.session().lease(k_visitor)) {}
+    /// Inside exclusion. What the last one has left, who died, is settled first.
+    bool enter(Control& control) {
+      if (is_in) return true;
+      (void)engine->bury(control, k_visitor);
+      return is_in = lease.take();
+    }
+    RoundEngine* engine;
+    decltype(std::declval<typename State::Session&>().lease(k_visitor)) lease;
+    Worker<T, G> worker{protocol::k_nobody};
+    bool is_in = false;
+  };
+
  private:
   Missing::Why why(const protocol::Round& round, int place) {
     switch (round.places[static_cast<std::size_t>(place)].seat) {
@@ -151,16 +255,41 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// Waits until nobody writes variables and `take(control)` gets what it asks for; carries out updates
   /// meanwhile.
   template <class Take>
-  void when_quiet(const char* call, std::chrono::milliseconds timeout, Worker<T, G>& me, Take&& take) {
+  void when_quiet(const char* call, std::chrono::milliseconds timeout, Visitor& me, Take&& take) {
     const Deadline deadline(timeout_or(call, timeout, options().deadline));
     for (;;) {
       const std::uint32_t seen = progress().seen();
-      if (session().exclusive([&](Control& control) { return control.is_quiet() && take(control); })) return;
-      if (options().driver == Driver::cooperative) crew_.advance(me);
+      if (session().exclusive(
+              [&](Control& control) { return me.enter(control) && control.is_quiet() && take(control); }))
+        return;
+      if (me.is_in && options().driver == Driver::cooperative) crew_.advance(me.worker);
       if (deadline.passed())
-        throw TimeoutError(text(title(), call, ": the update under way does not end"), missing());
-      session().wait(progress(), seen, deadline.end(), replicas());
+        throw TimeoutError(text(title(), call,
+                                me.is_in ? ": the update under way does not end"
+                                         : ": somebody else's snapshot or restore does not end"),
+                           missing());
+      sleep(seen, deadline.end());
     }
+  }
+
+  /// The variables outlive the session. They are those after an update if there is a moment without one.
+  void take_values_back() noexcept {
+    try {
+      if (!State::shows_values()) return;
+      while_still(std::min<std::chrono::milliseconds>(options().deadline, std::chrono::seconds(1)),
+                  [&] { State::hide_values(); });
+    } catch (...) {
+      State::hide_values();
+    }
+  }
+
+  /// One waiter per slice is enough.
+  bool is_my_turn_to_look() {
+    const std::int64_t now =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+    std::int64_t last = arrays().last_look->load(std::memory_order_relaxed);
+    return now - last >= std::chrono::nanoseconds(k_slice).count() / 2 &&
+           arrays().last_look->compare_exchange_strong(last, now, std::memory_order_relaxed);
   }
 
   UpdateCrew<State> crew_{*this};

@@ -33,7 +33,14 @@ class Participant {
   using T = typename Engine::Scalar;
 
   Participant(Engine& engine, int place, std::chrono::milliseconds deadline, std::stop_token stop)
-      : engine_(&engine), deadline_(deadline), stop_(std::move(stop)), worker_(place) {}
+      : engine_(&engine),
+        deadline_(deadline),
+        stop_(std::move(stop)),
+        lease_(engine.session().lease(place)),
+        worker_(place) {}
+
+  /// Inside exclusion: from now on it is alive, until this object ends. False if another one is.
+  bool take_lease() { return lease_.take(); }
 
   Engine& engine() const { return *engine_; }
   typename Engine::WorkerType& worker() { return worker_; }
@@ -110,7 +117,7 @@ class Participant {
         note_waiting();
         throw timed_out(timeout);
       }
-      engine_->session().wait(engine_->progress(), before, deadline->end(), engine_->replicas());
+      engine_->sleep(before, deadline->end());
     }
   }
 
@@ -187,6 +194,7 @@ class Participant {
   Engine* engine_;
   std::chrono::milliseconds deadline_;
   std::stop_token stop_;
+  decltype(std::declval<typename Engine::Session&>().lease(0)) lease_;
   typename Engine::WorkerType worker_;
   std::vector<T> snapshot_;
   std::int64_t label_step_ = 0;

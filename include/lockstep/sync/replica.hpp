@@ -24,6 +24,13 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
+namespace detail {
+/// Somebody else sits at the place.
+struct SeatTaken : UsageError {
+  using UsageError::UsageError;
+};
+}  // namespace detail
+
 /// A seat at a `SyncReplicas` trainer, made by its `join()`. Leaves when it is destroyed; when an exception
 /// destroys it, the others get `PeerFailed`.
 /// @par Thread safety One thread at a time; different replicas on different threads.
@@ -41,13 +48,17 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
         place_(place),
         unwinding_(std::uncaught_exceptions()) {
     engine.session().exclusive([&](Control& control) {
-      if (!control.round.can_join(place))
-        throw UsageError(detail::text(engine.title(), "join: replica ", place, " has joined already"));
+      (void)engine.bury(control, place);  // who sat there and died
+      if (!control.round.can_join(place) || !me().take_lease())
+        throw detail::SeatTaken(detail::text(engine.title(), "join: replica ", place, " has joined already"));
       control.round.join(place);
       find_free_slot(control);
+      const bool holds_other = control.round.places[static_cast<std::size_t>(place)].published == 1 - staged_;
+      if (!holds_other) engine.contribution(place, 1 - staged_).reset();
     });
+    detail::fault_point("join: seated");
     engine.announce();
-    staging_slot().clear();
+    staging_slot().reset();
     try {
       wait_until_admitted({.timeout = timeout});
     } catch (...) {
@@ -63,11 +74,11 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   ~SyncReplica() {
     if (!me_ || engine().is_in_forked_child()) return;  // the seat is the parent's
-    if (std::uncaught_exceptions() > unwinding_) {
-      engine().fail(index(), "an exception ended its loop");
-      return;
-    }
     try {
+      if (std::uncaught_exceptions() > unwinding_) {
+        engine().fail(index(), "an exception ended its loop");
+        return;
+      }
       leave();
     } catch (...) {  // the others are told; whoever wants to know calls leave()
     }
@@ -274,7 +285,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     // A stale replica catches up at once; one that the round does not need waits for the update, or until it
     // is needed after all because another one has left.
     if (verdict == protocol::Verdict::not_needed) {
-      const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) != round_; };
+      const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) > round_; };
       const StepResult after = me().wait(options, std::nullopt, committed, [&](const Control& control) {
         return control.round.id != round_ || control.round.has_quota(index());
       });
@@ -289,11 +300,20 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   /// Waits until the contribution's round has ended, or wants more of this replica.
   StepResult wait_for_outcome(const ApplyOptions& options, std::optional<std::uint32_t> seen) {
     bool open = false;
-    const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) != round_; };
+    detail::Outcome outcome;
+    const auto committed = [&] {
+      const detail::Board& board = engine().board();
+      if (board.round.load(std::memory_order_acquire) <= round_) return false;  // it may be behind
+      outcome = board.outcome(round_);
+      return true;
+    };
     StepResult ended;
     try {
       ended = me().wait(options, seen, committed, [&](Control& control) {
-        if (control.round.id != round_) return true;
+        if (control.round.id != round_) {
+          outcome = control.outcome(round_);
+          return true;
+        }
         open = control.round.has_quota(index()) || control.round.take_token(index());
         return open;
       });
@@ -305,7 +325,6 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     pending_ = false;
     if (ended.status == Status::stopped) return ended;
     if (open) return round_is_open();
-    const detail::Outcome outcome = engine().board().outcome(round_);
     staged_ = 0;
     engine().contribution(index(), 0).clear();
     engine().contribution(index(), 1).clear();
@@ -319,15 +338,23 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
             .culprit = outcome.culprit};
   }
 
-  /// A replacement whose place has been served already waits for the next round.
+  /// The first replica writes the initial values, if they are not there; all others wait for them. A
+  /// replacement whose place has been served already waits for the next round.
   void wait_until_admitted(const ApplyOptions& options) {
-    (void)me().wait(
-        options, std::nullopt, [] { return false; },
-        [&](const Control& control) {
-          return control.round.has_quota(index()) || control.round.ending != protocol::Ending::none;
-        });
-    engine().session().exclusive([&](Control& control) {
+    bool writes = true;
+    while (writes) {
+      (void)me().wait(
+          options, std::nullopt, [] { return false; },
+          [&](const Control& control) {
+            writes = !control.initialised && control.round.first_expected() == index();
+            return writes || control.round.ending != protocol::Ending::none ||
+                   (control.initialised && control.round.has_quota(index()));
+          });
+      if (writes) engine().start_training();
+    }
+    engine().session().exclusive([&](const Control& control) {
       sequence_ = control.round.places[static_cast<std::size_t>(index())].sequence;
+      if (control.initialised) engine().show_values();
     });
   }
 

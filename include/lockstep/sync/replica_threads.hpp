@@ -57,21 +57,22 @@ void run_replica_threads(int count, F&& body) {
 template <class Engine>
 std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, const std::stop_token& stop) {
   const Deadline deadline(timeout);
-  typename Engine::WorkerType worker(protocol::k_nobody);
+  typename Engine::Visitor visitor(engine);
   const std::stop_callback wake_up(stop, [&] { engine.announce(); });
   struct Now {
     std::int64_t round, step;
     protocol::Ending ending;
     int culprit;
   };
-  const auto look = [](Control& control) {
+  const auto look = [](const Control& control) {
     return Now{control.round.id, control.updater.window.global_step, control.round.ending,
                control.round.culprit};
   };
   const std::int64_t round = engine.session().exclusive(look).round;
   for (;;) {
     const std::uint32_t seen = engine.progress().seen();
-    engine.crew().advance(worker, round);
+    if (engine.session().exclusive([&](Control& control) { return visitor.enter(control); }))
+      engine.crew().advance(visitor.worker, round);
     const Now now = engine.session().exclusive(look);
     if (now.round != round) return now.step;
     if (now.ending == protocol::Ending::failed)
@@ -88,7 +89,7 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
       throw TimeoutError(text(engine.title(), "chief_step: waited ", timeout.count(), " ms for: ", who),
                          std::move(missing));
     }
-    engine.session().wait(engine.progress(), seen, deadline.end(), engine.replicas());
+    engine.sleep(seen, deadline.end());
   }
 }
 

@@ -13,7 +13,8 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace detail {
 
 /// The truth about an item is its word: (stage, owner, state). A word of an older stage means free, so
-/// nothing is ever reset, and a worker that wakes up stages later fails its exchange.
+/// nothing is ever reset, and a worker that wakes up stages later fails its exchange. An item whose owner has
+/// died is freed within its stage.
 class Tiles {
  public:
   using Word = std::atomic<std::uint64_t>;
@@ -24,12 +25,23 @@ class Tiles {
   /// Claims item `i` of `stage` for `owner`, a replica number or `protocol::k_nobody`.
   bool claim(Index i, std::uint64_t stage, int owner) {
     std::uint64_t seen = words_[i].load(std::memory_order_relaxed);
-    return stage_of(seen) < stage &&
+    return (stage_of(seen) < stage || seen == freed(stage)) &&
            words_[i].compare_exchange_strong(seen, word(stage, owner, k_claimed), std::memory_order_acq_rel);
   }
   /// Sequentially consistent: of two workers that finish at the same time at least one sees the other's word.
   void finish(Index i, std::uint64_t stage, int owner) {
     words_[i].exchange(word(stage, owner, k_done), std::memory_order_seq_cst);
+  }
+  /// Frees the items that `owner` has claimed and can no longer do, each after `before(i)`.
+  template <class F>
+  void release_claims(std::uint64_t stage, int owner, F&& before) {
+    const std::uint64_t claimed = word(stage, owner, k_claimed);
+    for (Index i = 0; i < count_; ++i) {
+      if (words_[i].load(std::memory_order_acquire) != claimed) continue;
+      before(i);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      words_[i].store(freed(stage), std::memory_order_release);
+    }
   }
   bool all_done(std::uint64_t stage) const {
     for (Index i = 0; i < count_; ++i)
@@ -51,6 +63,8 @@ class Tiles {
   static std::uint64_t word(std::uint64_t stage, int owner, std::uint64_t state) {
     return stage << 16 | static_cast<std::uint64_t>(owner + 1) << 2 | state;
   }
+  /// Free again in its stage, so that no sleeper of an older one can claim it.
+  static std::uint64_t freed(std::uint64_t stage) { return stage << 16; }
   static bool is_done(std::uint64_t word, std::uint64_t stage) {
     return stage_of(word) > stage || (stage_of(word) == stage && (word & 3) == k_done);
   }

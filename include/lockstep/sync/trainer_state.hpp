@@ -10,7 +10,9 @@
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/control.hpp>
+#include <lockstep/sync/description.hpp>
 #include <lockstep/sync/options.hpp>
+#include <lockstep/sync/undo.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/transport.hpp>
 
@@ -18,8 +20,8 @@
 #include <climits>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <string>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -30,6 +32,8 @@ template <class R, class Net, class T, class G>
 class TrainerState {
  public:
   using Session = typename Net::template Session<Control>;
+  /// Replicas may be processes that die: the variables lie in the session's memory, items can be undone.
+  static constexpr bool k_survives_kill = Net::k_survives_kill;
   using WorkerType = Worker<T, G>;
   using Scalar = T;
   using Gradients = Contribution<G>;
@@ -38,18 +42,21 @@ class TrainerState {
       : options_(checked(options)),
         binding_(variables),
         rows_(variables.layout()),
-        session_(net, Control(options), bytes(recipe)),
-        carver_(session_.memory().data()),
-        updater_(recipe, variables, rows_, carver_),
-        arrays_(carver_, variables.layout(), rows_, updater_.items(), options.replicas()) {
+        session_(net, initial(options), spec(recipe)),
+        carver_(agreed().memory().data()),
+        updater_(recipe, variables, rows_, carver_, k_survives_kill),
+        arrays_(carver_, variables.layout(), rows_, updater_.items(), options.replicas()),
+        undo_(undo_areas(carver_, updater_)) {
     if (Updater<R, T, G>::aggregates && options.absent == Absent::excluded)
       throw InvalidArgument(
           "absent: Absent::excluded cannot be combined with GradientAggregation inside SyncReplicas");
     if (updater_.options().num_partitions != 1)
       throw InvalidArgument(text("num_partitions: the replicas share the work already, must be 1, got ",
                                  updater_.options().num_partitions));
-    updater_.initialise();
-    session_.exclusive([&](Control& control) { board().publish(control); });
+    if constexpr (!k_survives_kill) {
+      updater_.initialise();
+      session_.exclusive([&](const Control& control) { board().publish(control); });
+    }
   }
 
   const SyncOptions& options() const { return options_; }
@@ -67,6 +74,8 @@ class TrainerState {
     return arrays_.contributions[static_cast<std::size_t>(2 * place + slot)];
   }
   SharedArrays<G>& arrays() { return arrays_; }
+  /// What `place` has for items that it changes; also for `k_visitor`.
+  UndoArea<T>& undo(int place) { return undo_[static_cast<std::size_t>(place + 1)]; }
   WaitWord& progress() { return *arrays_.progress; }
   Board& board() { return *arrays_.board; }
   std::atomic<std::int64_t>& waiting(int place) { return arrays_.waiting[place]; }
@@ -80,11 +89,8 @@ class TrainerState {
 
   /// Marks the trainer as failed because of `place`, or of somebody who is no replica; everybody is told.
   void fail(int place, const std::string& reason) {
-    {
-      const std::lock_guard lock(reason_mutex_);
-      if (reason_.empty()) reason_ = reason;
-    }
     session_.exclusive([&](Control& control) {
+      session_.leave_note(reason);
       if (place == protocol::k_nobody)
         control.round.end(protocol::Ending::failed, place);
       else
@@ -106,25 +112,64 @@ class TrainerState {
     }
   }
 
-  std::string failure_reason() {
-    const std::lock_guard lock(reason_mutex_);
-    return reason_;
+  std::string failure_reason() { return session_.note(); }
+  void forget_failure() { session_.clear_note(); }
+
+  // ---- variables in the memory of the session
+
+  /// Writes the initial values, those of this process, and the slots. One participant, who alone may; again
+  /// if it has died.
+  void initialise() {
+    std::copy_n(binding_->data(), binding_->layout().size(), updater_.values());
+    fault_point("join: values written");
+    updater_.initialise();
   }
-  void forget_failure() {
-    const std::lock_guard lock(reason_mutex_);
-    reason_.clear();
-  }
+  /// From now on `variables()` are those that are trained. Inside exclusion.
+  void show_values() { binding_->show(updater_.values()); }
+  bool shows_values() const { return k_survives_kill && binding_->data() == updater_.values(); }
+  void hide_values() { binding_->take_back(); }
 
  private:
   static const SyncOptions& checked(const SyncOptions& options) {
     options.validate();
     return options;
   }
-  std::size_t bytes(const R& recipe) {
+  static Control initial(const SyncOptions& options) {
+    Control control(options);
+    control.initialised = !k_survives_kill;
+    return control;
+  }
+  SessionSpec spec(const R& recipe) {
     Carver counter;
-    const Updater<R, T, G> updater(recipe, *binding_, rows_, counter);
+    const Updater<R, T, G> updater(recipe, *binding_, rows_, counter, k_survives_kill);
     const SharedArrays<G> arrays(counter, binding_->layout(), rows_, updater.items(), options_.replicas());
-    return counter.used();
+    (void)undo_areas(counter, updater);
+    SessionSpec spec{.bytes = counter.used()};
+    if constexpr (k_survives_kill) spec.description = describe(recipe, *binding_, options_);
+    return spec;
+  }
+  /// One for each place and one for visitors, where replicas may die.
+  std::vector<UndoArea<T>> undo_areas(Carver& carver, const Updater<R, T, G>& updater) {
+    std::vector<UndoArea<T>> areas;
+    if constexpr (k_survives_kill)
+      for (int i = 0; i <= options_.replicas(); ++i)
+        areas.emplace_back(carver, updater.largest_item(), updater.changed_arrays().size());
+    return areas;
+  }
+  /// The session, if its processes agree. If replicas are still expected, this is one of them, and the others
+  /// get the error as well.
+  Session& agreed() {
+    const std::string differs = session_.disagreement();
+    if (differs.empty()) return session_;
+    const std::vector<int> seats = session_.seats_here(options_.replicas());
+    const int place = seats.front() < options_.replicas() ? seats.front() : protocol::k_nobody;
+    const std::string who = place < 0 ? "a process that wants to join" : text("replica ", place);
+    session_.exclusive([&](Control& control) {
+      if (!control.round.is_anybody_expected()) return;
+      session_.leave_note(who + " disagrees about " + differs);
+      control.round.end(protocol::Ending::failed, std::max(place, protocol::k_nobody));
+    });
+    throw LayoutMismatch(text(title(), who, " disagrees about ", differs));
   }
 
   ForkGuard fork_guard_;
@@ -135,8 +180,7 @@ class TrainerState {
   Carver carver_;
   Updater<R, T, G> updater_;
   SharedArrays<G> arrays_;
-  std::mutex reason_mutex_;
-  std::string reason_;
+  std::vector<UndoArea<T>> undo_;
 };
 
 }  // namespace detail

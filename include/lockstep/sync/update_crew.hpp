@@ -81,10 +81,12 @@ class UpdateCrew {
  private:
   void plan_and_work(Worker& me) {
     if (me.skips) {
-      state_.session().exclusive([&](Control& control) {
-        control.round.start_update();
-        finish_round(control, control.round.count, false, true);
-      });
+      state_.session().exclusive(
+          [&](Control& control) {
+            control.round.start_update();
+            finish_round(control, control.round.count, false, true);
+          },
+          published());
       state_.announce();
       return;
     }
@@ -100,6 +102,7 @@ class UpdateCrew {
       });
       throw;
     }
+    fault_point("plan: made");
     me.measures = me.plan.applies && state_.options().clip_norm > 0;
     me.factor = 1;
     state_.session().exclusive([&](Control& control) {
@@ -134,7 +137,9 @@ class UpdateCrew {
 
   /// Inside exclusion: copies what the open stage needs. False if there is none.
   bool join_update(const Control& control, Worker& me) {
-    if (control.round.phase != protocol::Phase::applying || control.committer != k_unclaimed) return false;
+    if (control.round.phase != protocol::Phase::applying || control.committer != k_unclaimed ||
+        control.restoring)
+      return false;
     me.stage = control.stage;
     me.plan = control.plan;
     me.factor = control.clip_factor;
@@ -147,6 +152,7 @@ class UpdateCrew {
   /// @return whether something changed, so that the caller looks again.
   bool work(Worker& me) {
     Tiles& tiles = state_.arrays().tiles;
+    if constexpr (State::k_survives_kill) state_.undo(me.place).forget();
     bool listed = false;
     Index longest = 1;  // items in one run
     const Index first = tiles.count() * std::max(me.place, 0) / state_.replicas();
@@ -164,18 +170,29 @@ class UpdateCrew {
           longest = std::clamp<Index>(tiles.count() / (8 * state_.replicas()), 1, 64);
       }
       do_items(me, begin, end);
-      for (Index i = begin; i < end; ++i) tiles.finish(i, me.stage, me.place);
     }
     return tiles.all_done(me.stage) && (me.measures ? open_apply_stage(me.stage) : commit(me));
   }
 
+  /// Does items that are claimed and marks them as done. Where participants may die, one after the other,
+  /// each with a copy of what it was.
   void do_items(Worker& me, Index begin, Index end) {
     auto& updater = state_.updater();
-    if (!me.measures)
-      return updater.run(me.plan, me.sources, updater.item(begin).first, updater.item(end - 1).second);
-    for (Index i = begin; i < end; ++i)
-      state_.arrays().partial[i] =
-          updater.squared_norm(me.sources, updater.item(i).first, updater.item(i).second);
+    fault_point("item: claimed");
+    if (!State::k_survives_kill && !me.measures)
+      updater.run(me.plan, me.sources, updater.item(begin).first, updater.item(end - 1).second);
+    for (Index i = begin; i < end; ++i) {
+      const auto [first, last] = updater.item(i);
+      if (me.measures) {
+        state_.arrays().partial[i] = updater.squared_norm(me.sources, first, last);
+      } else if constexpr (State::k_survives_kill) {
+        state_.undo(me.place).save(me.stage, i, updater.changed_arrays(), first, last);
+        updater.run(me.plan, me.sources, first, last);
+      }
+      fault_point("item: changed");
+      state_.arrays().tiles.finish(i, me.stage, me.place);
+      fault_point("item: done");
+    }
   }
 
   bool open_apply_stage(std::uint64_t stage) {
@@ -196,21 +213,26 @@ class UpdateCrew {
     const bool hooked = static_cast<bool>(state_.options().hooks.after_update);
     UpdateInfo info{};
     bool call_hook = false;
-    const bool mine = state_.session().exclusive([&](Control& control) {
-      if (control.round.phase != protocol::Phase::applying || control.stage != me.stage ||
-          control.committer != k_unclaimed)
-        return false;
-      collect(control, me.contributions);
-      state_.updater().commit(control.updater, control.plan, me.contributions);
-      if (hooked && control.plan.applies) {
-        control.committer = me.place;
-        info = {control.updater.window.global_step, averaged(me.contributions)};
-        call_hook = true;
-      } else {
-        finish_round(control, averaged(me.contributions), control.plan.applies, false);
-      }
-      return true;
-    });
+    fault_point("commit: all items done");
+    const bool mine = state_.session().exclusive(
+        [&](Control& control) {
+          if (control.round.phase != protocol::Phase::applying || control.stage != me.stage ||
+              control.committer != k_unclaimed)
+            return false;
+          collect(control, me.contributions);
+          state_.updater().commit(control.updater, control.plan, me.contributions);
+          if (hooked && control.plan.applies) {
+            control.committer = me.place;
+            control.averaged = averaged(me.contributions);
+            info = {control.updater.window.global_step, control.averaged};
+            call_hook = true;
+          } else {
+            finish_round(control, averaged(me.contributions), control.plan.applies, false);
+          }
+          return true;
+        },
+        published());
+    fault_point("commit: not announced");
     if (!mine) return true;
     if (call_hook) {
       std::exception_ptr failure;
@@ -222,7 +244,7 @@ class UpdateCrew {
       }
       hook_thread_.store({}, std::memory_order_relaxed);
       state_.session().exclusive(
-          [&](Control& control) { finish_round(control, info.contributions, true, false); });
+          [&](Control& control) { finish_round(control, info.contributions, true, false); }, published());
       state_.announce();
       if (failure) std::rethrow_exception(failure);
       return true;
@@ -239,15 +261,15 @@ class UpdateCrew {
     return static_cast<int>(sum);
   }
 
-  void finish_round(Control& control, int contributions, bool applied, bool skipped) {
-    const Outcome outcome{.contributions = contributions,
-                          .culprit = control.round.poisoned_by,
-                          .applied = applied,
-                          .skipped = skipped};
-    state_.board().note(control.round.id, outcome);
-    control.round.commit(applied, skipped);
-    control.clear_tasks();
-    state_.board().publish(control);
+  static void finish_round(Control& control, int contributions, bool applied, bool skipped) {
+    control.end_round({.contributions = contributions,
+                       .culprit = control.round.poisoned_by,
+                       .applied = applied,
+                       .skipped = skipped});
+  }
+  /// Tells those who wait without exclusion.
+  auto published() {
+    return [this](const Control& control) { state_.board().publish(control); };
   }
 
   static constexpr Index k_items_per_helper = 16;

@@ -34,7 +34,11 @@ struct explain_transport {
   static_assert(
       k_no_session || OpensSession<Net>,
       "[lockstep.transport.open] 'Session<State>' must be constructible from (const Net&, const State& "
-      "initial, std::size_t bytes); see docs/concepts.md#transport");
+      "initial, const SessionSpec&); see docs/concepts.md#transport");
+  static_assert(
+      k_no_session || ComparesDescriptions<Net>,
+      "[lockstep.transport.disagreement] 'session.disagreement()' must return std::string: empty if all who "
+      "share the session gave the same description; see docs/concepts.md#transport");
   static_assert(k_no_session || SharesMemory<Net>,
                 "[lockstep.transport.memory] 'session.memory()' must return std::span<std::byte>: zeroed, "
                 "64-byte aligned "
@@ -42,15 +46,22 @@ struct explain_transport {
   static_assert(
       k_no_session || ExcludesOthers<Net>,
       "[lockstep.transport.exclusive] 'session.exclusive(f)' must call f(State&) while nobody else does and "
-      "return what f returns; see docs/concepts.md#transport");
+      "return what f returns, 'session.exclusive(f, then)' must call then(const State&) after it; see "
+      "docs/concepts.md#transport");
   static_assert(
       k_no_session || WaitsOnWords<Net>,
       "[lockstep.transport.wait] 'session.wait(WaitWord&, std::uint32_t seen, Clock::time_point, int)' and "
       "'session.wake(WaitWord&, int count)' must exist and return void; see docs/concepts.md#transport");
   static_assert(k_no_session || KnowsLiveness<Net>,
-                "[lockstep.transport.alive] 'session.alive(int replica)' must return bool: false once the "
-                "replica can no "
-                "longer touch the memory; see docs/concepts.md#transport");
+                "[lockstep.transport.alive] 'session.alive(int place)' must return bool: false once the "
+                "owner of the place can no longer touch the memory, and 'session.lease(int place)' an object "
+                "with 'bool take()'; see docs/concepts.md#transport");
+  static_assert(k_no_session || KeepsNote<Net>,
+                "[lockstep.transport.note] 'session.leave_note(std::string_view)', 'session.note()' and "
+                "'session.clear_note()' must exist; see docs/concepts.md#transport");
+  static_assert(k_no_session || SeatsReplicas<Net>,
+                "[lockstep.transport.seats] 'session.seats_here(int total)' must return std::vector<int>: "
+                "the replicas that a loop in this process runs; see docs/concepts.md#transport");
 };
 
 LOCKSTEP_NAMESPACE_END

@@ -8,6 +8,11 @@
 #include <lockstep/transport/transport.hpp>
 
 #include <mutex>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -18,16 +23,30 @@ struct InProcess {
   template <class State>
   class Session {
    public:
-    Session(const InProcess&, const State& initial, std::size_t bytes) : state_(initial), memory_(bytes) {}
+    Session(const InProcess&, const State& initial, const SessionSpec& spec)
+        : state_(initial), memory_(spec.bytes) {}
 
+    /// One trainer object has made the session.
+    std::string disagreement() const { return {}; }
     std::span<std::byte> memory() { return memory_.bytes(); }
 
     /// @throws UsageError in a forked child: whoever held the exclusion does not exist there.
     template <class F>
     decltype(auto) exclusive(F&& transition) {
+      return exclusive(std::forward<F>(transition), [](const State&) {});
+    }
+    template <class F, class Then>
+    decltype(auto) exclusive(F&& transition, Then&& then) {
       fork_guard_.expect_own_process("replicas in one process");
       const std::lock_guard lock(mutex_);
-      return std::forward<F>(transition)(state_);
+      if constexpr (std::is_void_v<std::invoke_result_t<F, State&>>) {
+        std::forward<F>(transition)(state_);
+        std::forward<Then>(then)(state_);
+      } else {
+        auto result = std::forward<F>(transition)(state_);
+        std::forward<Then>(then)(state_);
+        return result;
+      }
     }
 
     /// @param participants replicas that wait for each other here: no spinning if they outnumber the cores.
@@ -38,12 +57,38 @@ struct InProcess {
 
     /// Threads do not die on their own: a replica whose loop throws says so itself.
     bool alive(int) const { return true; }
+    struct Lease {
+      bool take() const { return true; }
+    };
+    Lease lease(int) const { return {}; }
+
+    void leave_note(std::string_view text) {
+      const std::lock_guard lock(note_mutex_);
+      if (note_.empty()) note_ = text;
+    }
+    std::string note() const {
+      const std::lock_guard lock(note_mutex_);
+      return note_;
+    }
+    void clear_note() {
+      const std::lock_guard lock(note_mutex_);
+      note_.clear();
+    }
+
+    /// All of them, each on a thread.
+    std::vector<int> seats_here(int total) const {
+      std::vector<int> seats(static_cast<std::size_t>(total));
+      std::iota(seats.begin(), seats.end(), 0);
+      return seats;
+    }
 
    private:
     ForkGuard fork_guard_;
     alignas(k_alignment) std::mutex mutex_;
     State state_;
     ZeroedMemory memory_;
+    mutable std::mutex note_mutex_;
+    std::string note_;
   };
 };
 

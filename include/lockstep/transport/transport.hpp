@@ -10,15 +10,31 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
+
+/// What a trainer asks of a session.
+struct SessionSpec {
+  std::size_t bytes = 0;  ///< of zeroed memory
+  /// What all who share the session must agree on, as lines of `subject: value`.
+  std::string description = {};
+};
+
+/// Who takes part without being a replica: a snapshot, a restore, a chief.
+inline constexpr int k_visitor = -1;
 
 namespace detail {
 /// Stand-in for the protocol state when a transport is checked on its own.
 struct ProbeState {
   std::int64_t value = 0;
+};
+struct ProbeThen {
+  void operator()(const ProbeState&) const {}
 };
 template <class Net>
 using probe_session_t = typename Net::template Session<ProbeState>;
@@ -30,10 +46,16 @@ concept HasSession = requires {
   typename Net::template Session<detail::ProbeState>;
 };
 
-/// A session is made from the transport value, an initial state and a number of bytes of zeroed memory.
+/// A session is made from the transport value, an initial state, and what is asked of it.
 template <class Net>
 concept OpensSession = std::constructible_from < detail::probe_session_t<Net>,
-const Net&, const detail::ProbeState&, std::size_t > ;
+const Net&, const detail::ProbeState&, const SessionSpec& > ;
+
+/// `session.disagreement()` is empty if everybody gave the same description, else it says what differs.
+template <class Net>
+concept ComparesDescriptions = requires(const detail::probe_session_t<Net>& session) {
+  { session.disagreement() } -> std::same_as<std::string>;
+};
 
 /// `session.memory()` is the zeroed, 64-byte aligned memory that all replicas of the session see.
 template <class Net>
@@ -42,10 +64,14 @@ concept SharesMemory = requires(detail::probe_session_t<Net>& session) {
 };
 
 /// `session.exclusive(f)` calls `f(State&)` while nobody else does, and takes effect whole or not at all.
+/// `session.exclusive(f, then)` calls `then(const State&)` after that, still inside.
 template <class Net>
 concept ExcludesOthers = requires(detail::probe_session_t<Net>& session) {
   {
     session.exclusive([](detail::ProbeState& state) { return state.value; })
+    } -> std::same_as<std::int64_t>;
+  {
+    session.exclusive([](detail::ProbeState& state) { return state.value; }, detail::ProbeThen{})
     } -> std::same_as<std::int64_t>;
 };
 
@@ -57,20 +83,40 @@ concept WaitsOnWords = requires(detail::probe_session_t<Net>& session, WaitWord&
   { session.wake(word, int{}) } -> std::same_as<void>;
 };
 
-/// `session.alive(replica)`: false once the replica can no longer touch the memory.
+/// `session.lease(place)` is a movable object of which one at a time per place can `take()`, inside the
+/// exclusion; its owner keeps it while it touches the memory. `session.alive(place)`: false once the owner no
+/// longer can. Places are replica numbers and `k_visitor`.
 template <class Net>
 concept KnowsLiveness = requires(detail::probe_session_t<Net>& session) {
   { session.alive(int{}) } -> std::same_as<bool>;
+  { session.lease(int{}).take() } -> std::same_as<bool>;
 };
 
-/// `Net::k_survives_kill`: a replica may die at any instruction, so tiles are undoable.
+/// `session.leave_note(text)` inside the exclusion, the first one counts; `session.note()` at any time.
+template <class Net>
+concept KeepsNote = requires(detail::probe_session_t<Net>& session) {
+  { session.leave_note(std::string_view{}) } -> std::same_as<void>;
+  { session.note() } -> std::same_as<std::string>;
+  { session.clear_note() } -> std::same_as<void>;
+};
+
+/// `session.seats_here(total)`: numbers of the replicas that a loop in this process runs; a negative number
+/// stands for any that is free.
+template <class Net>
+concept SeatsReplicas = requires(const detail::probe_session_t<Net>& session) {
+  { session.seats_here(int{}) } -> std::same_as<std::vector<int>>;
+};
+
+/// `Net::k_survives_kill`: replicas may be processes and die at any instruction, so variables lie in the
+/// session's memory and items of an update are undoable.
 template <class Net>
 concept StatesCrashSafety = std::same_as < std::remove_cv_t<decltype(Net::k_survives_kill)>,
 bool > ;
 
 /// A policy that lets replicas share memory, exclude each other and wait. See docs/concepts.md#transport.
 template <class Net>
-concept Transport = std::copyable<Net> && HasSession<Net> && OpensSession<Net> && SharesMemory<Net> &&
-    ExcludesOthers<Net> && WaitsOnWords<Net> && KnowsLiveness<Net> && StatesCrashSafety<Net>;
+concept Transport = std::copyable<Net> && HasSession<Net> && OpensSession<Net> && ComparesDescriptions<Net> &&
+    SharesMemory<Net> && ExcludesOthers<Net> && WaitsOnWords<Net> && KnowsLiveness<Net> && KeepsNote<Net> &&
+    SeatsReplicas<Net> && StatesCrashSafety<Net>;
 
 LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// A mutex between processes whose owner may die.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/transport/fault_point.hpp>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <pthread.h>
+#include <time.h>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Guards short sections only. What it guards must be whole at every instruction: after the death of an owner
+/// the next one simply goes on.
+class RobustMutex {
+ public:
+  /// @throws SystemError. Once, by whoever makes the memory that it lies in.
+  void initialise() {
+    pthread_mutexattr_t attributes;
+    if (::pthread_mutexattr_init(&attributes) != 0 ||
+        ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) != 0 ||
+        ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) != 0 ||
+        ::pthread_mutex_init(&mutex_, &attributes) != 0)
+      throw SystemError("pthread_mutex: no robust mutexes between processes on this system");
+    ::pthread_mutexattr_destroy(&attributes);
+  }
+
+  /// False if its owner has not let go within `patience`.
+  bool lock(std::chrono::milliseconds patience) {
+    int error = ::pthread_mutex_trylock(&mutex_);
+    if (error == EBUSY) {
+      timespec until{};
+      ::clock_gettime(CLOCK_REALTIME, &until);
+      until.tv_sec += static_cast<time_t>(patience.count() / 1000);
+      until.tv_nsec += static_cast<long>(patience.count() % 1000) * 1'000'000;
+      until.tv_sec += until.tv_nsec / 1'000'000'000;
+      until.tv_nsec %= 1'000'000'000;
+      error = ::pthread_mutex_timedlock(&mutex_, &until);
+    }
+    if (error == EOWNERDEAD) {
+      fault_point("mutex: inherited");
+      error = ::pthread_mutex_consistent(&mutex_);
+    }
+    if (error == ETIMEDOUT) return false;
+    if (error != 0) throw SystemError(text("robust mutex: error ", error));
+    return true;
+  }
+  void unlock() noexcept { ::pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t mutex_;
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// An open file that a forked child does not keep, and locks on single bytes of it.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <fcntl.h>
+#include <mutex>
+#include <pthread.h>
+#include <string>
+#include <sys/mman.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// "No such file or directory" for the error of the last system call.
+inline std::string reason(int error = errno) { return std::generic_category().message(error); }
+
+/// What a forked child must let go of before any of its code runs: an open file whose locks are its parent's,
+/// a mapping that it would write into.
+class ForkEntry {
+ public:
+  ForkEntry() {
+    const std::lock_guard lock(list().mutex);
+    next_ = std::exchange(list().first, this);
+    if (next_) next_->previous_ = this;
+  }
+  ForkEntry(const ForkEntry&) = delete;
+  ForkEntry& operator=(const ForkEntry&) = delete;
+  ~ForkEntry() {
+    const std::lock_guard lock(list().mutex);
+    (previous_ ? previous_->next_ : list().first) = next_;
+    if (next_) next_->previous_ = previous_;
+  }
+
+  int file = -1;
+  void* mapping = nullptr;
+  std::size_t bytes = 0;
+
+ private:
+  struct List {
+    List() {
+      if (const int error = ::pthread_atfork([] { list().mutex.lock(); }, [] { list().mutex.unlock(); },
+                                             &ForkEntry::in_child))
+        throw SystemError("pthread_atfork: " + reason(error));
+    }
+    std::mutex mutex;
+    ForkEntry* first = nullptr;
+  };
+  /// Never destroyed: entries of static objects may end after it.
+  static List& list() {
+    static List& the_list = *new List;
+    return the_list;
+  }
+  static void in_child() {
+    for (ForkEntry* entry = list().first; entry; entry = entry->next_) {
+      if (entry->mapping && entry->file >= 0)
+        (void)::mmap(entry->mapping, entry->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                     entry->file, 0);
+      if (entry->file >= 0) ::close(std::exchange(entry->file, -1));
+    }
+    list().mutex.unlock();
+  }
+
+  ForkEntry* previous_ = nullptr;
+  ForkEntry* next_ = nullptr;
+};
+
+/// An open file and, with `map`, its bytes in memory.
+class SharedFile {
+ public:
+  SharedFile() = default;
+  explicit SharedFile(int file) : entry_(file >= 0 ? new ForkEntry : nullptr) {
+    if (entry_) entry_->file = file;
+  }
+  SharedFile(SharedFile&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
+  SharedFile& operator=(SharedFile&& other) noexcept {
+    std::swap(entry_, other.entry_);
+    return *this;
+  }
+  ~SharedFile() {
+    if (!entry_) return;
+    if (entry_->mapping) ::munmap(entry_->mapping, entry_->bytes);
+    if (entry_->file >= 0) ::close(entry_->file);
+    delete entry_;
+  }
+
+  explicit operator bool() const { return entry_ && entry_->file >= 0; }
+  int number() const { return entry_ ? entry_->file : -1; }
+
+  /// @throws SystemError
+  std::byte* map(std::size_t bytes, const std::string& path) {
+    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, number(), 0);
+    if (address == MAP_FAILED) throw SystemError(text(path, ": cannot map ", bytes, " bytes: ", reason()));
+    entry_->bytes = bytes;
+    entry_->mapping = address;
+    return static_cast<std::byte*>(address);
+  }
+
+  /// The same file opened once more, so that its locks are those of one owner.
+  SharedFile reopened() const {
+    const std::string self = "/proc/self/fd/" + std::to_string(number());
+    const int again = ::open(self.c_str(), O_RDWR | O_CLOEXEC);
+    if (again < 0) throw SystemError(self + ": " + reason());
+    return SharedFile(again);
+  }
+
+  // ---- locks on one byte far behind the end: they last until the file is closed, by whatever means
+
+  bool try_lock(std::int64_t byte) const { return set_lock(byte, F_WRLCK); }
+  bool try_share(std::int64_t byte) const { return set_lock(byte, F_RDLCK); }
+  void unlock(std::int64_t byte) const { (void)set_lock(byte, F_UNLCK); }
+  /// Somebody else who has opened the file holds the byte, exclusively or shared.
+  bool is_locked_elsewhere(std::int64_t byte) const {
+    struct flock lock = on(byte, F_WRLCK);
+    // What cannot be asked counts as held: the living must not be taken for dead.
+    return ::fcntl(number(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  }
+
+ private:
+  static struct flock on(std::int64_t byte, int type) {
+    struct flock lock {};
+    lock.l_type = static_cast<short>(type);
+    lock.l_whence = SEEK_SET;
+    lock.l_start = k_first_lock + byte;
+    lock.l_len = 1;
+    return lock;
+  }
+  bool set_lock(std::int64_t byte, int type) const {
+    struct flock lock = on(byte, type);
+    int result = 0;
+    do result = ::fcntl(number(), F_OFD_SETLK, &lock);
+    while (result != 0 && errno == EINTR);
+    return result == 0;
+  }
+  static constexpr std::int64_t k_first_lock = std::int64_t{1} << 40;
+
+  ForkEntry* entry_ = nullptr;
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Arms this process: it kills itself at a certain fault point.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace lockstep::test {
+
+/// In memory that the driver reads after the process has died.
+struct FaultLog {
+  std::atomic<std::int64_t> passed{0};  ///< points that were counted
+  char last[64] = {};                   ///< name of the last one
+};
+
+/// Counts the points that this process passes from now on and kills it at number `at`; 0 only counts.
+/// @param after counting begins with the first point whose name begins with this text.
+void arm(FaultLog& log, std::int64_t at, const char* after = "");
+
+}  // namespace lockstep::test

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT
+// Processes that are killed, stopped, replaced or forked.
+#include "processes/scenario.hpp"
+
+#include <array>
+#include <functional>
+#include <sys/resource.h>
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// As `steps`, but stands still once `rounds` are done, until it is killed or the gate opens.
+auto steps_then_stand(double gradient, std::int64_t rounds) {
+  return [=](auto& replica, const auto& w, Found& found) {
+    steps(gradient, rounds)(replica, w, found);
+    for (;;) ::pause();
+  };
+}
+
+}  // namespace
+
+TEST_CASE("BR-066: a killed replica is replaced under its number", "[processes][BR-066]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const Shared<FoundByAll<3>> all;
+  const Plan plan{{.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 30s}, folder.path()};
+  const auto start = [&](int i) {
+    return Process([&, i] { return train(plan, i, all->replica[i], steps(i + 1, 6)); });
+  };
+  Process zero = start(0), two = start(2);
+  Process one([&] { return train(plan, 1, all->replica[1], steps_then_stand(2, 3)); });
+  wait_until([&] { return all->replica[1].rounds == 3; });
+  one.send(SIGKILL);
+  CHECK(one.wait() == 128 + SIGKILL);
+  Process again = start(1);
+  CHECK(again.wait() == 0);
+  CHECK(zero.wait() == 0);
+  CHECK(two.wait() == 0);
+  for (const Found& found : all->replica) CHECK(found.value == -12);
+  CHECK(all->replica[1].step_at_join == 3);
+  CHECK(all->replica[1].incarnation == 2);
+  CHECK(folder.files().empty());
+}
+
+TEST_CASE("BR-080: a stopped replica is waited for, and named when the deadline passes",
+          "[processes][BR-080]") {
+  const Watchdog watchdog;
+  for (const bool goes_on : {true, false}) {
+    const SessionFolder folder;
+    const Shared<FoundByAll<4>> all;
+    const Plan plan{{.replicas_to_aggregate = 4, .deadline = goes_on ? 30s : 1s}, folder.path()};
+    std::vector<Process> replicas;
+    for (int i = 0; i < 4; ++i)
+      replicas.emplace_back([&, i] {
+        return train(plan, i, all->replica[i], [i, &all](auto& replica, const auto& w, Found& found) {
+          while (replica.global_step() < 6) {
+            if (i == 2 && found.rounds == 2) {  // stands still with nothing given to round 3
+              all->gate = 1;
+              ::raise(SIGSTOP);
+            }
+            replica.gradient(w).setConstant(1);
+            const auto begin = std::chrono::steady_clock::now();
+            const double cpu = cpu_seconds();
+            try {
+              replica.apply_gradients();
+            } catch (const TimeoutError& error) {
+              const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+              found.waited_ms = static_cast<std::int64_t>(waited.count() * 1000);
+              found.cpu_share = (cpu_seconds() - cpu) / waited.count();
+              if (error.missing().size() == 1) found.missing = error.missing().front().replica;
+              std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
+              ++all->gate;
+              wait_until([&] { return all->gate == 4; });  // leaving earlier would be news for the others
+              return;
+            }
+            ++found.rounds;
+          }
+        });
+      });
+    wait_until([&] { return all->gate == 1; });
+    if (goes_on) {
+      std::this_thread::sleep_for(200ms);
+      replicas[2].send(SIGCONT);
+      for (int i = 0; i < 4; ++i) {
+        CHECK(replicas[static_cast<std::size_t>(i)].wait() == 0);
+        CHECK(all->replica[i].value == -6);
+      }
+      continue;
+    }
+    for (const int i : {0, 1, 3}) {
+      CHECK(replicas[static_cast<std::size_t>(i)].wait() == 0);
+      const Found& found = all->replica[i];
+      CHECK(found.missing == 2);
+      CHECK(has(found.text(), "replica 2 is alive but slow"));
+      CHECK(found.waited_ms >= 1000);
+      CHECK(found.cpu_share < 0.2);
+    }
+    replicas[2].send(SIGKILL);
+  }
+}
+
+TEST_CASE("BR-089: the death of replica 0 is like any other", "[processes][BR-089]") {
+  const Watchdog watchdog;
+  for (const Departure departure : {Departure::fail, Departure::shrink})
+    for (const int victim : {0, 1, 2}) {
+      const SessionFolder folder;
+      const Shared<FoundByAll<3>> all;
+      const Plan plan{{.replicas_to_aggregate = 3, .departure = departure, .deadline = 100s}, folder.path()};
+      std::vector<Process> replicas;
+      for (int i = 0; i < 3; ++i)
+        replicas.emplace_back([&, i] {
+          return i == victim ? train(plan, i, all->replica[i], steps_then_stand(3, 2))
+                             : train(plan, i, all->replica[i], steps(3, 5));
+        });
+      wait_until([&] { return all->replica[victim].rounds == 2; });
+      replicas[static_cast<std::size_t>(victim)].send(SIGKILL);
+      for (int i = 0; i < 3; ++i) {
+        if (i == victim) continue;
+        const int code = replicas[static_cast<std::size_t>(i)].wait();
+        INFO("victim " << victim << ", replica " << i << ": " << all->replica[i].text());
+        CHECK(code == (departure == Departure::fail ? 1 : 0));
+        if (departure == Departure::fail)
+          CHECK(all->replica[i].blamed == victim);
+        else
+          CHECK(all->replica[i].value == -15);
+      }
+    }
+}
+
+TEST_CASE("BR-101: half a contribution never counts", "[processes][BR-101]") {
+  const Watchdog watchdog;
+  constexpr Index size = 1'000'000;
+  const SessionFolder folder;
+  const Shared<FoundByAll<3>> all;
+  const Shared<std::array<std::atomic<bool>, 3>> is_two;
+  const Plan plan{{.replicas_to_aggregate = 3, .departure = Departure::shrink, .deadline = 30s},
+                  folder.path(),
+                  "test",
+                  1,
+                  0,
+                  size};
+  std::vector<Process> replicas;
+  for (const int i : {0, 1, 2})
+    replicas.emplace_back([&, i] {
+      return train(plan, i, all->replica[i], [i, &all, &is_two](auto& replica, const auto& w, Found&) {
+        auto gradient = replica.gradient(w);
+        if (i == 1) {
+          gradient.head(size / 2).setConstant(77);
+          all->gate = 1;
+          for (;;) ::pause();
+        }
+        gradient.setConstant(i == 0 ? 1 : 3);
+        replica.apply_gradients();
+        (*is_two)[static_cast<std::size_t>(i)] = (replica.value(w).array() == -2).all();
+      });
+    });
+  wait_until([&] { return all->gate == 1; });
+  replicas[1].send(SIGKILL);
+  for (const std::size_t i : {0U, 2U}) {
+    CHECK(replicas[i].wait() == 0);
+    CHECK((*is_two)[i]);
+  }
+}
+
+TEST_CASE("BR-103: a replica killed in its sleep disturbs nobody's", "[processes][BR-103]") {
+  const Watchdog watchdog(120s);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const SessionFolder folder;
+    const Shared<FoundByAll<3>> all;
+    const Plan plan{{.replicas_to_aggregate = 3, .departure = Departure::shrink, .deadline = 30s},
+                    folder.path()};
+    std::vector<Process> replicas;
+    for (const int i : {0, 1, 2})
+      replicas.emplace_back([&, i] {
+        return train(plan, i, all->replica[i], [i, &all](auto& replica, const auto& w, Found& found) {
+          if (i != 2) wait_until([&] { return all->gate == 1; });
+          found.rounds = 1;
+          for (int round = 0; round < 100; ++round) {
+            replica.gradient(w).setConstant(1);
+            replica.apply_gradients();
+          }
+        });
+      });
+    wait_until([&] { return all->replica[2].rounds == 1; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(repeat));
+    replicas[2].send(SIGKILL);
+    (void)replicas[2].wait();
+    all->gate = 1;
+    INFO(all->replica[0].text() << all->replica[1].text());
+    CHECK(replicas[0].wait() == 0);
+    CHECK(replicas[1].wait() == 0);
+    CHECK(all->replica[0].value == all->replica[1].value);
+  }
+}
+
+TEST_CASE("BR-108: killed sessions leave at most one file, which the next one removes",
+          "[processes][BR-108][BR-114]") {
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    const Shared<FoundByAll<3>> all;
+    // Under another name each time: leftovers of other sessions are removed as well.
+    const Plan plan{
+        {.replicas_to_aggregate = 3, .deadline = 30s}, folder.path(), "run" + std::to_string(repeat)};
+    std::vector<Process> replicas;
+    for (const int i : {0, 1, 2})
+      replicas.emplace_back([&, i] { return train(plan, i, all->replica[i], steps_then_stand(1, 3)); });
+    for (const Found& found : all->replica) wait_until([&] { return found.rounds == 3; });
+    for (const Process& replica : replicas) replica.send(SIGKILL);
+    for (Process& replica : replicas) (void)replica.wait();
+    CHECK(folder.files().size() == 1);
+  }
+  // The same name with other variables.
+  const Shared<FoundByAll<1>> one;
+  const Plan plan{{.replicas_to_aggregate = 1, .deadline = 30s}, folder.path(), "run9", 1, 0, 20};
+  Process last([&] { return train(plan, 0, one->replica[0], steps(1, 2)); });
+  CHECK(last.wait() == 0);
+  CHECK(one->replica[0].value == -2);
+  CHECK(folder.files().empty());
+}
+
+TEST_CASE("BR-112: a replica is killed and restarted again and again", "[processes][BR-112]") {
+  const Watchdog watchdog(120s);
+  constexpr int deaths = 50, rounds = 500;
+  const SessionFolder folder;
+  const Shared<FoundByAll<3>> all;
+  const Plan plan{{.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 60s},
+                  folder.path(),
+                  "test",
+                  1.0 / 4};
+  const auto start = [&](int i) {
+    return Process([&, i] { return train(plan, i, all->replica[i], steps(1, rounds)); });
+  };
+  Process zero = start(0), two = start(2);
+  for (int death = 0; death < deaths; ++death) {
+    const int goal = all->replica[1].rounds + 5;  // so that some rounds are left for the last one
+    Process one([&] {
+      return train(plan, 1, all->replica[1], [goal](auto& replica, const auto& w, Found& found) {
+        for (;; ++found.rounds) {
+          if (found.rounds >= goal) std::this_thread::sleep_for(1h);
+          replica.gradient(w).setConstant(1);
+          replica.apply_gradients();
+        }
+      });
+    });
+    wait_until([&] { return all->replica[1].rounds >= goal - 2; });
+    one.send(SIGKILL);
+    CHECK(one.wait() == 128 + SIGKILL);
+  }
+  Process last = start(1);
+  CHECK(last.wait() == 0);
+  CHECK(zero.wait() == 0);
+  CHECK(two.wait() == 0);
+  CHECK(all->replica[0].value == -rounds / 4.0);
+  CHECK(all->replica[2].value == -rounds / 4.0);
+  CHECK(all->replica[1].incarnation == deaths + 1);
+}
+
+TEST_CASE("BR-115: a forked child is refused, its parent goes on", "[processes][BR-115]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const Shared<FoundByAll<2>> all;
+  const Shared<std::array<std::atomic<int>, 2>> child_code;
+  const Plan plan{{.replicas_to_aggregate = 2, .deadline = 30s}, folder.path()};
+  std::vector<Process> replicas;
+  for (const int i : {0, 1})
+    replicas.emplace_back([&, i] {
+      return train(plan, i, all->replica[i], [i, &child_code](auto& replica, const auto& w, Found& found) {
+        for (int round = 0; round < 5; ++round) {
+          replica.gradient(w).setConstant(1);
+          if (i == 0 && round == 2) {
+            // The child writes into what is its parent's gradient, calls, and ends with destructors.
+            Process child([&] {
+              replica.gradient(w).setConstant(1000);
+              try {
+                replica.apply_gradients();
+              } catch (const UsageError&) {
+                return 7;
+              }
+              return 8;
+            });
+            (*child_code)[0] = child.wait();
+          }
+          found.last = replica.apply_gradients().status;
+        }
+      });
+    });
+  CHECK(replicas[0].wait() == 0);
+  CHECK(replicas[1].wait() == 0);
+  CHECK((*child_code)[0] == 7);
+  for (const Found& found : all->replica) CHECK(found.value == -5);
+  CHECK(folder.files().empty());
+}
+
+TEST_CASE("BR-115: a child that outlives its parent does not keep it alive", "[processes][BR-115]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const Shared<FoundByAll<2>> all;
+  const Shared<std::atomic<pid_t>> child;
+  const Plan plan{{.replicas_to_aggregate = 2, .departure = Departure::shrink, .deadline = 30s},
+                  folder.path()};
+  Process one([&] {
+    return train(plan, 1, all->replica[1], [&child](auto& replica, const auto& w, Found& found) {
+      steps(1, 2)(replica, w, found);
+      if (const pid_t id = ::fork(); id > 0) *child = id;
+      for (;;) ::pause();
+    });
+  });
+  Process zero([&] { return train(plan, 0, all->replica[0], steps(1, 5)); });
+  wait_until([&] { return child->load() > 0; });
+  one.send(SIGKILL);
+  CHECK(one.wait() == 128 + SIGKILL);
+  CHECK(zero.wait() == 0);
+  CHECK(all->replica[0].value == -5);
+  ::kill(child->load(), SIGKILL);
+}
+
+TEST_CASE("a snapshot whose process is killed does not hold the others up", "[processes]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const Shared<FoundByAll<1>> all;
+  const Plan plan{{.replicas_to_aggregate = 1, .deadline = 30s}, folder.path(), "test", 1, 0, 100'000};
+  Process replica([&] {
+    return train(plan, 0, all->replica[0], [&all](auto& r, const auto& w, Found& found) {
+      while (all->gate == 0) {
+        r.gradient(w).setConstant(1);
+        r.apply_gradients();
+        ++found.rounds;
+      }
+    });
+  });
+  wait_until([&] { return all->replica[0].rounds > 3; });
+  for (int i = 0; i < 20; ++i) {
+    Process reader([&] {
+      Variables<double> variables;
+      (void)variables.add("w", Eigen::VectorXd::Zero(plan.size));
+      const SyncReplicas trainer{Sgd{plan.rate}, variables, plan.options, net_of(plan, -1)};
+      for (;;) (void)trainer.snapshot();
+      return 0;
+    });
+    const int before = all->replica[0].rounds;
+    wait_until([&] { return all->replica[0].rounds > before + 3; });
+    reader.send(SIGKILL);
+    (void)reader.wait();
+  }
+  all->gate = 1;
+  CHECK(replica.wait() == 0);
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// What the scenarios with processes share: one trainer per process, what it found, how long it may wait.
+#pragma once
+
+#include "support/catch.hpp"
+#include "support/processes.hpp"
+#include "support/threads.hpp"
+#include <lockstep/lockstep.hpp>
+#include <lockstep/transport/shared_memory.hpp>
+
+#include <Eigen/Core>
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace lockstep::test {
+
+using namespace std::chrono_literals;
+
+/// What one replica found; in memory that its test reads.
+struct Found {
+  std::atomic<int> rounds{0};  ///< rounds it has completed
+  double value = 0;            ///< first element of the variable at the end
+  std::int64_t global_step = -1;
+  std::int64_t step_at_join = -1;
+  std::int64_t waited_ms = 0;  ///< of the call that failed
+  double cpu_share = 0;        ///< of that call
+  std::uint32_t incarnation = 0;
+  int blamed = -2;   ///< replica that a PeerFailed names
+  int missing = -2;  ///< first one that a TimeoutError names
+  Status last = Status::accepted;
+  char error[400] = {};
+
+  std::string text() const { return error; }
+};
+
+template <std::size_t count>
+struct FoundByAll {
+  Found replica[count];
+  std::atomic<int> gate{0};
+};
+
+struct Plan {
+  SyncOptions options;
+  std::string folder;
+  std::string name = "test";
+  double rate = 1;
+  double initial = 0;
+  Index size = 1;
+};
+
+inline SharedMemory net_of(const Plan& plan, int place) {
+  return {.name = plan.name, .replica = place, .directory = plan.folder, .patience = 30s};
+}
+
+/// Trains in the calling process: `loop(replica, handle, found)`. @return 0, or 1 after an error of the
+/// library, which is in `found`.
+template <class F>
+int train(const Plan& plan, int place, Found& found, F&& loop) {
+  try {
+    Variables<double> variables;
+    const auto w = variables.add("w", Eigen::VectorXd::Constant(plan.size, plan.initial));
+    SyncReplicas trainer{Sgd{plan.rate}, variables, plan.options, net_of(plan, place)};
+    const auto note = [&] {
+      found.global_step = trainer.global_step();
+      found.value = variables.value(w)[0];
+      found.incarnation = trainer.stats(place).incarnation;
+    };
+    try {
+      trainer.run([&](auto& replica) {
+        found.step_at_join = replica.global_step();
+        loop(replica, w, found);
+      });
+    } catch (...) {
+      note();
+      throw;
+    }
+    note();
+    return 0;
+  } catch (const PeerFailed& error) {
+    found.blamed = error.replica();
+    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
+  } catch (const TimeoutError& error) {
+    if (!error.missing().empty()) found.missing = error.missing().front().replica;
+    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
+  } catch (const Error& error) {
+    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
+  }
+  return 1;
+}
+
+/// A loop of steps with one gradient until `rounds` updates.
+inline auto steps(double gradient, std::int64_t rounds) {
+  return [=](auto& replica, const auto& w, Found& found) {
+    while (replica.global_step() < rounds) {
+      replica.gradient(w).setConstant(gradient);
+      found.last = replica.apply_gradients().status;
+      ++found.rounds;
+    }
+  };
+}
+
+/// Returns when `holds()`; the test's watchdog ends it if it never does.
+template <class F>
+void wait_until(F&& holds) {
+  while (!holds()) std::this_thread::sleep_for(1ms);
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace lockstep::test

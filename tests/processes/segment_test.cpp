@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+// The file of a session: space, permissions, strangers, damage.
+#include "processes/scenario.hpp"
+
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+/// What attaching says; empty if it works.
+std::string attach(const std::string& folder, Index size = 10, std::chrono::milliseconds patience = 30s) {
+  try {
+    Variables<double> variables;
+    (void)variables.add("w", Eigen::VectorXd::Zero(size));
+    const SyncReplicas trainer{Sgd{1.0},
+                               variables,
+                               {.replicas_to_aggregate = 1},
+                               SharedMemory{.name = "test", .directory = folder, .patience = patience}};
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string file_in(const SessionFolder& folder) { return folder.path() + "/lockstep.test"; }
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a segment has mode 0600 and is gone when the last one leaves", "[processes][segment]") {
+  const SessionFolder folder;
+  Variables<double> variables;
+  (void)variables.add("w", Eigen::VectorXd::Zero(10));
+  {
+    const SyncReplicas trainer{Sgd{1.0},
+                               variables,
+                               {.replicas_to_aggregate = 1},
+                               SharedMemory{.name = "test", .directory = folder.path()}};
+    struct stat status {};
+    REQUIRE(::stat(file_in(folder).c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+    // Reserved, not only promised.
+    CHECK(status.st_blocks * 512 >= status.st_size);
+  }
+  CHECK(folder.files().empty());
+}
+
+TEST_CASE("names that are no file names are refused", "[processes][segment]") {
+  Variables<double> variables;
+  (void)variables.add("w", Eigen::VectorXd::Zero(10));
+  for (const char* name : {"", "a/b", "../x"})
+    CHECK_THROWS_AS(
+        (SyncReplicas{Sgd{1.0}, variables, {.replicas_to_aggregate = 1}, SharedMemory{.name = name}}),
+        InvalidArgument);
+}
+
+TEST_CASE("BR-107: lack of space is an error with path, needed and free bytes",
+          "[processes][segment][BR-107]") {
+  const SessionFolder folder;
+  const std::string mount = folder.path() + "/small";
+  std::filesystem::create_directory(mount);
+  if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=1m") != 0)
+    SKIP("mounting a tmpfs of 1 MiB needs root");
+  {
+    const std::string said = attach(mount, 1'000'000);
+    INFO(said);
+    CHECK(has(said, mount + "/lockstep.test"));
+    CHECK(has(said, "cannot reserve"));
+    CHECK(has(said, "No space left on device"));
+    CHECK(has(said, "free in its directory: 1048576 bytes"));
+    CHECK(std::filesystem::is_empty(mount));
+    // Filled to the last 4 KiB.
+    write(mount + "/full", std::string(1048576 - 4096, 'x'));
+    CHECK(has(attach(mount, 1000), "No space left on device"));
+    std::filesystem::remove(mount + "/full");
+    CHECK(attach(mount, 1000) == "");
+  }
+  ::umount(mount.c_str());
+}
+
+TEST_CASE("BR-110: who is alive is not asked by process number", "[processes][segment][BR-110]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const Shared<FoundByAll<2>> all;
+  const Plan plan{{.replicas_to_aggregate = 2, .departure = Departure::wait, .deadline = 30s}, folder.path()};
+  Process zero([&] { return train(plan, 0, all->replica[0], steps(1, 4)); });
+  Process one([&] {
+    return train(plan, 1, all->replica[1], [](auto& replica, const auto& w, Found& found) {
+      steps(1, 2)(replica, w, found);
+      for (;;) ::pause();
+    });
+  });
+  wait_until([&] { return all->replica[1].rounds == 2; });
+  one.send(SIGKILL);
+  (void)one.wait();
+  // Whatever process numbers the file holds now belong to this process, which lives and is no replica.
+  std::string bytes = read(file_in(folder));
+  CHECK(!bytes.empty());
+  Process again([&] { return train(plan, 1, all->replica[1], steps(1, 4)); });
+  CHECK(again.wait() == 0);
+  CHECK(zero.wait() == 0);
+  CHECK(all->replica[0].value == -4);
+}
+
+TEST_CASE("BR-117: a file that may not be opened is an error at once", "[processes][segment][BR-117]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  write(file_in(folder), "secret");
+  REQUIRE(::chmod(file_in(folder).c_str(), 0) == 0);
+  REQUIRE(::chmod(folder.path().c_str(), 0777) == 0);
+  const Shared<std::array<char, 400>> said;
+  Process stranger([&] {
+    if (::geteuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) return 5;
+    std::strncpy(said->data(), attach(folder.path()).c_str(), said->size() - 1);
+    return 0;
+  });
+  CHECK(stranger.wait() == 0);
+  CHECK(has(said->data(), file_in(folder)));
+  CHECK(has(said->data(), "Permission denied"));
+}
+
+TEST_CASE("a folder that does not exist is named", "[processes][segment]") {
+  const std::string said = attach("/nonexistent/folder");
+  CHECK(has(said, "/nonexistent/folder/lockstep.test"));
+  CHECK(has(said, "No such file or directory"));
+}
+
+TEST_CASE("a stranger's file is neither used nor removed", "[processes][segment]") {
+  const SessionFolder folder;
+  write(file_in(folder), "somebody's letters");
+  CHECK(has(attach(folder.path()), "no segment of lockstep"));
+  CHECK(read(file_in(folder)) == "somebody's letters");
+}
+
+TEST_CASE("an unfinished or old file of a dead process is replaced", "[processes][segment][BR-105]") {
+  const SessionFolder folder;
+  write(file_in(folder), "");
+  CHECK(attach(folder.path()) == "");
+  write(file_in(folder), std::string(100'000, '\0'));
+  CHECK(attach(folder.path()) == "");
+  write(file_in(folder), "lockstep" + std::string(20, '\x7f'));
+  CHECK(attach(folder.path()) == "");
+  CHECK(folder.files().empty());
+}
+
+TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[processes][segment]") {
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  // A good one, to damage copies of.
+  std::string good;
+  {
+    Variables<double> variables;
+    (void)variables.add("w", Eigen::VectorXd::Zero(10));
+    const SyncReplicas trainer{Sgd{1.0},
+                               variables,
+                               {.replicas_to_aggregate = 1},
+                               SharedMemory{.name = "test", .directory = folder.path()}};
+    good = read(file_in(folder));
+  }
+  // Somebody is attached, so the file is not simply replaced.
+  const auto attach_to = [&](const std::string& bytes) {
+    write(file_in(folder), bytes);
+    const detail::SharedFile user(::open(file_in(folder).c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(user.try_share(detail::Segment::k_attached));
+    const std::string said = attach(folder.path());
+    std::filesystem::remove(file_in(folder));
+    return said;
+  };
+  CHECK(attach_to(good) == "");
+  for (const std::size_t length :
+       {std::size_t{0}, std::size_t{7}, std::size_t{100}, sizeof(detail::SegmentHeader), good.size() - 1}) {
+    INFO(length << " bytes");
+    CHECK(has(attach_to(good.substr(0, length)), "cannot attach"));
+  }
+  CHECK(has(attach_to(good + 'x'), "damaged"));
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {
+    std::string bytes = good;
+    for (int k = 0; k < 3; ++k)
+      bytes[random() % offsetof(detail::SegmentHeader, mutex)] ^= static_cast<char>(1 + random() % 255);
+    if (bytes.compare(0, offsetof(detail::SegmentHeader, creator), good, 0,
+                      offsetof(detail::SegmentHeader, creator)) == 0)
+      continue;
+    CHECK(attach_to(bytes) != "");
+  }
+}

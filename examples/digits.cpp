@@ -49,22 +49,6 @@ bool claim(bool holds, const char* text, double found) {
   return holds;
 }
 
-bool train_and_report(const Options& options, const Digits& data) {
-  ls::Variables<Real> variables;
-  const Network network(variables, options.hidden, options.seed);
-  Progress progress(options.steps);
-  Job job{.options = options, .data = data, .network = network, .jitter = {}, .progress = &progress};
-  std::printf(
-      "%zu images to train, %zu to test; %s, %d replica(s) x batch %lld x %d micro-batch(es), R = %d\n",
-      data.train.labels.size(), data.test.labels.size(), options.optimizer.c_str(), options.replicas,
-      static_cast<long long>(options.batch), options.grad_steps, options.contributions());
-  train_all(variables, job);
-  print_replicas(job);
-  const double accuracy = network.accuracy(data.test, variables);
-  std::printf("\n");
-  return claim(accuracy >= options.min_accuracy, "test accuracy is at least --min-accuracy", accuracy);
-}
-
 /// The weights after a training.
 std::vector<Real> weights(const Options& options, const Digits& data,
                           std::optional<std::uint64_t> jitter = {}) {
@@ -74,6 +58,42 @@ std::vector<Real> weights(const Options& options, const Digits& data,
   train_all(variables, job);
   const std::span<const Real> flat = variables.flat();
   return {flat.begin(), flat.end()};
+}
+
+/// Weights with other bits.
+std::size_t count_different(std::span<const Real> a, std::span<const Real> b) {
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    different += std::memcmp(&a[i], &b[i], sizeof(Real)) != 0 ? 1U : 0U;
+  return different;
+}
+
+bool train_and_report(const Options& options, const Digits& data) {
+  ls::Variables<Real> variables;
+  const Network network(variables, options.hidden, options.seed);
+  Progress progress(options.steps);
+  Job job{.options = options, .data = data, .network = network, .jitter = {}, .progress = &progress};
+  const auto print_what = [&] {
+    std::printf(
+        "%zu images to train, %zu to test; %s, %d replica(s) x batch %lld x %d micro-batch(es), R = %d\n",
+        data.train.labels.size(), data.test.labels.size(), options.optimizer.c_str(), options.replicas,
+        static_cast<long long>(options.batch), options.grad_steps, options.contributions());
+  };
+  if (!options.is_in_processes()) print_what();
+  train_all(variables, job);
+  if (options.is_in_processes() && job.index != 0) return true;  // replica 0 reports
+  if (options.is_in_processes()) print_what();
+  print_replicas(job);
+  const double accuracy = network.accuracy(data.test, variables);
+  std::printf("\n");
+  const bool accurate =
+      claim(accuracy >= options.min_accuracy, "test accuracy is at least --min-accuracy", accuracy);
+  if (!options.is_in_processes() || !options.prove || options.aggregate != 0) return accurate;
+  Options in_threads = options;
+  in_threads.transport = "threads";
+  const auto different = static_cast<double>(count_different(variables.flat(), weights(in_threads, data)));
+  return claim(different == 0, "the processes have the bits of threads; different weights", different) &&
+         accurate;
 }
 
 /// With R = N, where the result is promised not to depend on timing.
@@ -99,10 +119,7 @@ bool prove(const Options& options, const Digits& data) {
   const bool same = claim(largest < 1e-10, "largest difference of a weight is below 1e-10", largest);
 
   const std::vector<Real> c = weights(many, data, 17), d = weights(many, data, 4711);
-  std::size_t different = 0;
-  for (const std::vector<Real>& other : {c, d})
-    for (std::size_t i = 0; i < a.size(); ++i)
-      different += std::memcmp(&a[i], &other[i], sizeof(Real)) != 0 ? 1U : 0U;
+  const std::size_t different = count_different(a, c) + count_different(a, d);
   return claim(different == 0, "two trainings with random pauses have the same bits; different weights",
                static_cast<double>(different)) &&
          same;
@@ -115,7 +132,7 @@ int main(int argc, char** argv) try {
   const digits::Options options = digits::parse(argc, argv);
   const digits::Digits data = digits::read_digits(options.data);
   bool good = digits::train_and_report(options, data);
-  if (options.prove) good = digits::prove(options, data) && good;
+  if (options.prove && !options.is_in_processes()) good = digits::prove(options, data) && good;
   return good ? 0 : 1;
 } catch (const CLI::ParseError& error) {
   return error.get_exit_code();

@@ -14,8 +14,9 @@ inline Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a small network on 8x8 images of digits, with many replicas that train as one.");
   app.add_option("--data", options.data, "the images: 65 numbers a line")->capture_default_str();
-  app.add_option("--transport", options.transport, "where replicas live: threads, or local for a single one")
-      ->check(CLI::IsMember({"threads", "local"}))
+  app.add_option("--transport", options.transport,
+                 "where replicas live: threads; processes, of which this is one; or local for a single one")
+      ->check(CLI::IsMember({"threads", "processes", "local"}))
       ->capture_default_str();
   CLI::Option* replicas = app.add_option("--replicas", options.replicas, "N: replicas that train")
                               ->check(CLI::Range(1, 128))
@@ -45,6 +46,11 @@ inline Options parse(int argc, char** argv) {
   app.add_option("--min-accuracy", options.min_accuracy, "fail if the test accuracy ends below it")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--session", options.session, "what the processes that train together have in common")
+      ->envname("LOCKSTEP_SESSION")
+      ->capture_default_str();
+  app.add_option("--die-at", options.die_at, "replica 1 kills itself at this step, the first time it runs")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("!--no-proof", options.prove, "only train");
   try {
     app.parse(argc, argv);

@@ -10,7 +10,7 @@ namespace digits {
 
 struct Options {
   std::string data = "examples/data/digits.csv";
-  std::string transport = "threads";
+  std::string transport = "threads";  // or processes, or local
   std::string exchange = "window";
   std::string optimizer = "adam";
   int replicas = 4;
@@ -23,8 +23,11 @@ struct Options {
   std::uint64_t seed = 1;
   double min_accuracy = 0.97;
   bool prove = true;
+  std::string session = "digits";  // of processes
+  std::int64_t die_at = 0;         // 0: never
 
   bool is_local() const { return transport == "local"; }
+  bool is_in_processes() const { return transport == "processes"; }
   int contributions() const { return aggregate == 0 ? replicas : aggregate; }
 };
 

@@ -12,7 +12,10 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <thread>
@@ -31,7 +34,14 @@ struct Job {
   Progress* progress = nullptr;         // of replica 0
   std::atomic<std::int64_t> dropped = 0;
   std::vector<ls::ReplicaStats> stats = {};  // at the end
+  std::atomic<int> index = 0;                // of the last replica that has joined
 };
+
+/// This process was not started again after an earlier one of its replica had died.
+inline bool is_first_life() {
+  const char* const restarts = std::getenv("LOCKSTEP_RESTART");
+  return !restarts || std::strcmp(restarts, "0") == 0;
+}
 
 /// The loop of a replica, the same for every optimizer.
 template <ls::Optimizer Replica>
@@ -46,6 +56,9 @@ void train(Replica& replica, Job& job) {
     if (job.jitter && random() % 4 == 0)
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
 
+    const bool dies = job.options.die_at > 0 && replica.global_step() >= job.options.die_at;
+    if (dies && replica.index() == 1 && is_first_life()) std::raise(SIGKILL);
+
     const ls::StepResult result = replica.apply_gradients();
     if (result.status == ls::Status::stale || result.status == ls::Status::not_needed) ++job.dropped;
     if (replica.index() == 0 && job.progress && job.progress->is_due(result.global_step))
@@ -57,7 +70,10 @@ void train(Replica& replica, Job& job) {
 /// Runs a trainer of any form, and reads what it counted about its replicas.
 template <class T>
 void run(T&& trainer, Job& job) {
-  trainer.run([&](auto& replica) { train(replica, job); });
+  trainer.run([&](auto& replica) {
+    job.index = replica.index();
+    train(replica, job);
+  });
   const auto read = [&](const auto& counts) {
     for (int i = 0; i < job.options.replicas; ++i) job.stats.push_back(counts.stats(i));
   };
@@ -71,14 +87,24 @@ void run(T&& trainer, Job& job) {
 template <class Rule>
 void train_with(const Rule& rule, ls::Variables<Real>& variables, Job& job) {
   const Options& options = job.options;
-  const ls::SyncOptions sync{.replicas_to_aggregate = options.contributions(),
-                             .total_num_replicas = options.replicas};
+  const ls::SyncOptions sync{
+      .replicas_to_aggregate = options.contributions(),
+      .total_num_replicas = options.replicas,
+      // A killed process is started again, and goes on where it was.
+      .departure = options.is_in_processes() ? ls::Departure::wait : ls::Departure::redistribute};
   const ls::AggregationOptions window{.grad_steps = options.grad_steps};
   const bool has_window = options.grad_steps > 1;
   if (options.is_local() && !has_window)
     run(ls::Local{rule, variables}, job);
   else if (options.is_local())
     run(ls::Local{ls::GradientAggregation{rule, window}, variables}, job);
+  else if (options.is_in_processes() && !has_window)
+    run(ls::SyncReplicas{rule, variables, sync, ls::SharedMemory{.name = options.session}}, job);
+  else if (options.is_in_processes())
+    run(
+        ls::GradientAggregation{
+            ls::SyncReplicas{rule, variables, sync, ls::SharedMemory{.name = options.session}}, window},
+        job);
   else if (!has_window)
     run(ls::SyncReplicas{rule, variables, sync}, job);
   else if (options.exchange == "window")

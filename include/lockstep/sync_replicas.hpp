@@ -56,8 +56,8 @@ class SyncReplicas {
       return -1;
     });
     if (place < 0)
-      throw UsageError(
-          detail::text(engine_->title(), "join: all ", replicas(), " replicas have joined already"));
+      detail::throw_error<UsageError>(engine_->title(), "join: all ", replicas(),
+                                      " replicas have joined already");
     return join(place, std::move(stop), timeout);
   }
   /// Takes a certain replica number: at the start, or in place of one that has left. A replacement sees the
@@ -166,8 +166,8 @@ class SyncReplicas {
 
   void expect_place(const char* call, int place) const {
     if (place < 0 || place >= replicas())
-      throw InvalidArgument(
-          detail::text(call, ": replica numbers are 0 to ", replicas() - 1, ", got ", place));
+      detail::throw_error<InvalidArgument>(call, ": replica numbers are 0 to ", replicas() - 1, ", got ",
+                                           place);
   }
 
   std::unique_ptr<Engine> engine_;

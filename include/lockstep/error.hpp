@@ -5,10 +5,15 @@
 
 #include <lockstep/config.hpp>
 
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
 #include <span>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -123,26 +128,90 @@ struct PeerFailed : Error {
 
 namespace detail {
 
-/// Joins its arguments into one text by `operator<<`.
+/// One piece of an error text: a string or a number. Made wherever an error may be thrown, so it is small and
+/// only refers to strings.
+class TextPart {
+ public:
+  TextPart(const char* text) : kind_(Kind::c_string) { value_.string = text; }
+  TextPart(std::string_view text) : kind_(Kind::string), size_(text.size()) { value_.string = text.data(); }
+  TextPart(const std::string& text) : TextPart(std::string_view(text)) {}
+  template <std::signed_integral I>
+  TextPart(I number) : kind_(Kind::whole) {
+    value_.whole = number;
+  }
+  template <std::unsigned_integral I>
+  TextPart(I number) : kind_(Kind::natural) {
+    value_.natural = number;
+  }
+  TextPart(double number) : kind_(Kind::real) { value_.real = number; }
+
+  /// Numbers are written as streams write them.
+  [[gnu::cold]] void append_to(std::string& text) const {
+    std::array<char, 32> digits;
+    switch (kind_) {
+      case Kind::c_string:
+        text += value_.string;
+        break;
+      case Kind::string:
+        text.append(value_.string, size_);
+        break;
+      case Kind::whole:
+        text += std::to_string(value_.whole);
+        break;
+      case Kind::natural:
+        text += std::to_string(value_.natural);
+        break;
+      case Kind::real:
+        (void)std::snprintf(digits.data(), digits.size(), "%g", value_.real);
+        text += digits.data();
+        break;
+    }
+  }
+
+ private:
+  enum class Kind : std::uint8_t { c_string, string, whole, natural, real };
+  union Value {
+    const char* string;
+    std::int64_t whole;
+    std::uint64_t natural;
+    double real;
+  };
+  Kind kind_;
+  std::size_t size_ = 0;  // of a `string`
+  Value value_;
+};
+
+/// Out of line and marked as cold, because there are many errors and none of them is on a fast path.
+[[gnu::cold, gnu::noinline]] inline std::string join(std::initializer_list<TextPart> parts) {
+  std::string text;
+  for (const TextPart& part : parts) part.append_to(text);
+  return text;
+}
+
+/// Joins strings and numbers into one text.
 template <class... Parts>
-std::string text(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return std::move(out).str();
+LOCKSTEP_ALWAYS_INLINE std::string text(const Parts&... parts) {
+  return join({TextPart(parts)...});
+}
+
+template <class E>
+[[noreturn, gnu::cold, gnu::noinline]] void throw_joined(std::initializer_list<TextPart> parts) {
+  throw E(join(parts));
+}
+/// Throws an error with this text. Less code than a `throw` where it stands.
+template <class E, class... Parts>
+[[noreturn]] LOCKSTEP_ALWAYS_INLINE void throw_error(const Parts&... parts) {
+  throw_joined<E>({TextPart(parts)...});
 }
 
 /// "(2, 3)" for a shape.
-template <class Range>
-std::string shape_text(const Range& shape) {
-  std::ostringstream out;
-  out << '(';
-  const char* separator = "";
-  for (const auto extent : shape) {
-    out << separator << extent;
-    separator = ", ";
+[[gnu::cold, gnu::noinline]] inline std::string shape_text(std::span<const Index> shape) {
+  std::string text = "(";
+  for (const Index extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
   }
-  out << ')';
-  return std::move(out).str();
+  return text += ')';
 }
 
 }  // namespace detail

@@ -56,9 +56,9 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
       : inner_(static_cast<detail::HeldReplica<Inner>&&>(inner)), options_(options) {
     (void)options_.grad_steps(0);
     if (options_.num_partitions != 1)
-      throw InvalidArgument(
-          detail::text("num_partitions: only Local<GradientAggregation<...>> splits over threads, got ",
-                       options_.num_partitions));
+      detail::throw_error<InvalidArgument>(
+          "num_partitions: only Local<GradientAggregation<...>> splits over threads, got ",
+          options_.num_partitions);
     window_.global_step = inner_.global_step();
     inner_.staging().clear();
   }

@@ -39,7 +39,7 @@ inline Reduction parse_reduction(std::string_view name) {
   };
   if (is("MEAN")) return Reduction::mean;
   if (is("SUM")) return Reduction::sum;
-  throw InvalidArgument(detail::text("reduction: must be MEAN or SUM, got \"", name, "\""));
+  detail::throw_error<InvalidArgument>("reduction: must be MEAN or SUM, got \"", name, "\"");
 }
 
 LOCKSTEP_NAMESPACE_END

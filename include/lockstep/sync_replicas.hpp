@@ -62,8 +62,8 @@ class SyncReplicas {
         return -1;
       });
       if (place < 0)
-        throw UsageError(
-            detail::text(engine_->title(), "join: all ", replicas(), " replicas have joined already"));
+        detail::throw_error<UsageError>(engine_->title(), "join: all ", replicas(),
+                                        " replicas have joined already");
       try {
         return join(place, stop, timeout);
       } catch (const detail::SeatTaken&) {  // another one was faster: the next place
@@ -178,8 +178,8 @@ class SyncReplicas {
 
   void expect_place(const char* call, int place) const {
     if (place < 0 || place >= replicas())
-      throw InvalidArgument(
-          detail::text(call, ": replica numbers are 0 to ", replicas() - 1, ", got ", place));
+      detail::throw_error<InvalidArgument>(call, ": replica numbers are 0 to ", replicas() - 1, ", got ",
+                                           place);
   }
 
   std::unique_ptr<Engine> engine_;

@@ -91,7 +91,7 @@ class AccumulatorBase {
       return true;
     });
     if (!admitted)
-      throw CapacityExceeded(text("take_grad: ", takers_in_line(), " requests are in line, no more fit"));
+      throw_error<CapacityExceeded>("take_grad: ", takers_in_line(), " requests are in line, no more fit");
     if (served) rouse();
     return Taker(*this, std::move(seat));
   }
@@ -149,7 +149,7 @@ class AccumulatorBase {
 
   static void require_positive(Index num_required) {
     if (num_required <= 0)
-      throw InvalidArgument(text("take_grad: num_required must be positive, got ", num_required));
+      throw_error<InvalidArgument>("take_grad: num_required must be positive, got ", num_required);
   }
   static std::size_t word_bytes() {
     Carver size;

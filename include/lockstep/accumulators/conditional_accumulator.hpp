@@ -27,12 +27,12 @@ class DenseSum {
   void check(const Gradient& gradient, bool is_first) const {
     require_well_formed("the gradient's elements", gradient);
     if (!is_first && gradient.shape != sum_.shape)
-      throw ShapeMismatch(text("apply_grad: the gradient has shape ", shape_text(gradient.shape),
-                               ", the sum so far has ", shape_text(sum_.shape)));
+      throw_error<ShapeMismatch>("apply_grad: the gradient has shape ", shape_text(gradient.shape),
+                                 ", the sum so far has ", shape_text(sum_.shape));
     if (options_.shape &&
         (gradient.shape.size() != options_.shape->size() || !extents_match(gradient.shape, *options_.shape)))
-      throw ShapeMismatch(text("apply_grad: the gradient has shape ", shape_text(gradient.shape),
-                               ", the accumulator was declared with ", shape_text(*options_.shape)));
+      throw_error<ShapeMismatch>("apply_grad: the gradient has shape ", shape_text(gradient.shape),
+                                 ", the accumulator was declared with ", shape_text(*options_.shape));
   }
 
   void add(const Gradient& gradient, bool is_first) {

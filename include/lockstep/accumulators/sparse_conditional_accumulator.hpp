@@ -32,20 +32,20 @@ class SparseSum {
     require_well_formed("the values", gradient.values);
     const Shape& values = gradient.values.shape;
     if (gradient.indices.shape.size() != 1)
-      throw ShapeMismatch(
-          text("apply_grad: the indices must be a vector, got shape ", shape_text(gradient.indices.shape)));
+      throw_error<ShapeMismatch>("apply_grad: the indices must be a vector, got shape ",
+                                 shape_text(gradient.indices.shape));
     if (values.empty())
       throw ShapeMismatch("apply_grad: the values must have one row per index, got a scalar");
     if (values[0] != gradient.indices.shape[0])
-      throw ShapeMismatch(text("apply_grad: ", gradient.indices.shape[0], " indices, but values of shape ",
-                               shape_text(values)));
+      throw_error<ShapeMismatch>("apply_grad: ", gradient.indices.shape[0], " indices, but values of shape ",
+                                 shape_text(values));
     if (gradient.dense_shape) check_dense_shape(*gradient.dense_shape);
     check_indices(gradient.indices.elements);
     if (!is_first)
       check_like_sum(values);
     else if (values.size() < declared_.size() || !extents_match(values, declared_, 1))
-      throw ShapeMismatch(text("apply_grad: the values have shape ", shape_text(values),
-                               ", the accumulator was declared with ", shape_text(declared_)));
+      throw_error<ShapeMismatch>("apply_grad: the values have shape ", shape_text(values),
+                                 ", the accumulator was declared with ", shape_text(declared_));
   }
 
   void add(const Gradient& gradient, bool is_first) {
@@ -66,24 +66,25 @@ class SparseSum {
  private:
   void check_dense_shape(const Shape& dense_shape) const {
     if (dense_shape.size() < declared_.size() || !extents_match(dense_shape, declared_))
-      throw ShapeMismatch(text("apply_grad: the gradient says that its dense shape is ",
-                               shape_text(dense_shape), ", the accumulator was declared with ",
-                               shape_text(declared_)));
+      throw_error<ShapeMismatch>("apply_grad: the gradient says that its dense shape is ",
+                                 shape_text(dense_shape), ", the accumulator was declared with ",
+                                 shape_text(declared_));
   }
   // There is no lower bound, as in TensorFlow.
   void check_indices(std::span<const Index> indices) const {
     if (declared_.empty() || declared_[0] == k_unknown) return;
     for (const Index index : indices)
       if (index >= declared_[0])
-        throw InvalidArgument(text("apply_grad: index ", index,
-                                   " is out of range, the accumulator was declared with ",
-                                   shape_text(declared_)));
+        throw_error<InvalidArgument>("apply_grad: index ", index,
+                                     " is out of range, the accumulator was declared with ",
+                                     shape_text(declared_));
   }
   void check_like_sum(const Shape& values) const {
     const Shape& sum = sum_.values.shape;
     if (values.size() != sum.size() || !std::equal(values.begin() + 1, values.end(), sum.begin() + 1))
-      throw ShapeMismatch(text("apply_grad: the values have shape ", shape_text(values),
-                               ", the sum so far has ", shape_text(sum), " (the number of rows may differ)"));
+      throw_error<ShapeMismatch>("apply_grad: the values have shape ", shape_text(values),
+                                 ", the sum so far has ", shape_text(sum),
+                                 " (the number of rows may differ)");
   }
 
   void replace(const Gradient& gradient) {

@@ -88,8 +88,8 @@ inline bool extents_match(const Shape& shape, const Shape& declared, std::size_t
 inline void require_valid_declaration(const std::optional<Shape>& declared) {
   if (declared &&
       std::any_of(declared->begin(), declared->end(), [](Index extent) { return extent < k_unknown; }))
-    throw InvalidArgument(
-        text("accumulator: extents must be at least 0, or -1 for unknown, got ", shape_text(*declared)));
+    throw_error<InvalidArgument>("accumulator: extents must be at least 0, or -1 for unknown, got ",
+                                 shape_text(*declared));
 }
 
 template <class T>
@@ -97,8 +97,8 @@ void require_well_formed(const char* what, const TensorView<T>& view) {
   const bool has_negative =
       std::any_of(view.shape.begin(), view.shape.end(), [](Index extent) { return extent < 0; });
   if (has_negative || element_count(view.shape) != static_cast<Index>(view.elements.size()))
-    throw ShapeMismatch(text("apply_grad: ", what, " have shape ", shape_text(view.shape), " but ",
-                             view.elements.size(), " elements"));
+    throw_error<ShapeMismatch>("apply_grad: ", what, " have shape ", shape_text(view.shape), " but ",
+                               view.elements.size(), " elements");
 }
 
 /// Row-major elements as one Eigen array, for whole-array arithmetic.

@@ -46,7 +46,8 @@ class TokenQueue {
   /// @throws CapacityExceeded if too many different steps are queued; nothing is enqueued.
   void enqueue_many(Index value, Index n) {
     if (n < 0)
-      throw InvalidArgument(detail::text("enqueue_many: the number of tokens must not be negative, got ", n));
+      detail::throw_error<InvalidArgument>("enqueue_many: the number of tokens must not be negative, got ",
+                                           n);
     enqueue_by([&](State& state) { return state.enqueue_many(value, n); });
   }
 

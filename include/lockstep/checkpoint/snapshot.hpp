@@ -59,15 +59,15 @@ const typename Snapshot<T>::Array& find_array(const Snapshot<T>& snapshot, const
   for (const auto& array : snapshot.arrays) {
     if (array.variable != info.name || array.slot != slot) continue;
     if (array.shape != info.shape)
-      throw LayoutMismatch(text("restore: '", info.name, "' has shape ", shape_text(info.shape),
-                                ", the snapshot has ", shape_text(array.shape)));
+      throw_error<LayoutMismatch>("restore: '", info.name, "' has shape ", shape_text(info.shape),
+                                  ", the snapshot has ", shape_text(array.shape));
     if (static_cast<Index>(array.values.size()) != info.size)
-      throw LayoutMismatch(text("restore: '", info.name, "' has ", info.size, " elements, the snapshot has ",
-                                array.values.size()));
+      throw_error<LayoutMismatch>("restore: '", info.name, "' has ", info.size,
+                                  " elements, the snapshot has ", array.values.size());
     return array;
   }
-  throw LayoutMismatch(text("restore: the snapshot has no ", slot.empty() ? "variable" : "slot", " '",
-                            info.name, slot.empty() ? "" : "/", slot, "'"));
+  throw_error<LayoutMismatch>("restore: the snapshot has no ", slot.empty() ? "variable" : "slot", " '",
+                              info.name, slot.empty() ? "" : "/", slot, "'");
 }
 
 template <class T>
@@ -97,15 +97,15 @@ void check_window(const Layout& layout, const Snapshot<T>& from) {
     const auto known = std::find_if(layout.infos().begin(), layout.infos().end(),
                                     [&](const VariableInfo& i) { return i.name == pending.variable; });
     if (known == layout.infos().end())
-      throw LayoutMismatch(text("restore: there is no variable '", pending.variable, "'"));
+      throw_error<LayoutMismatch>("restore: there is no variable '", pending.variable, "'");
     const VariableInfo& info = *known;
     const Index rows =
         pending.presence == Presence::dense ? info.rows() : static_cast<Index>(pending.rows.size());
     const bool in_range = std::all_of(pending.rows.begin(), pending.rows.end(),
                                       [&](Index row) { return row >= 0 && row < info.rows(); });
     if (static_cast<Index>(pending.values.size()) != rows * info.row_size() || !in_range)
-      throw LayoutMismatch(
-          text("restore: the open window of '", info.name, "' does not fit shape ", shape_text(info.shape)));
+      throw_error<LayoutMismatch>("restore: the open window of '", info.name, "' does not fit shape ",
+                                  shape_text(info.shape));
   }
 }
 

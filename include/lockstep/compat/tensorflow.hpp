@@ -146,9 +146,9 @@ class SyncReplicasOptimizer {
     void after_create_session(const Session& session) {
       Trainer& trainer = opt_->expect_built("after_create_session");
       if (!session.uninitialized_variables.empty())
-        throw NotInitialized(detail::text("init ops: ", session.uninitialized_variables.size(),
-                                          " variables are not initialized, the first is '",
-                                          session.uninitialized_variables.front(), "'"));
+        detail::throw_error<NotInitialized>("init ops: ", session.uninitialized_variables.size(),
+                                            " variables are not initialized, the first is '",
+                                            session.uninitialized_variables.front(), "'");
       if (!is_chief_) {
         (void)trainer.init_worker(worker_);
         return;
@@ -271,7 +271,7 @@ class SyncReplicasOptimizer {
   /// The moving average of a variable. @throws UsageError if it has none.
   Tensor<T> average(std::string_view variable) {
     if (!variable_averages_ || !averages(variable))
-      throw UsageError(detail::text("average: none was asked for of '", variable, "'"));
+      detail::throw_error<UsageError>("average: none was asked for of '", variable, "'");
     return get_slot(variable, "average");
   }
   /// The variables of `opt`: its slots, and the powers of the decay rates where it has some. No local steps.
@@ -299,7 +299,7 @@ class SyncReplicasOptimizer {
 
  private:
   Trainer& expect_built(const char* call) {
-    if (!trainer_) throw UsageError(detail::text(call, ": call apply_gradients() first"));
+    if (!trainer_) detail::throw_error<UsageError>(call, ": call apply_gradients() first");
     return *trainer_;
   }
   bool averages(std::string_view variable) const {

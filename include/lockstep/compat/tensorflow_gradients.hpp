@@ -57,7 +57,7 @@ using GradsAndVars = std::vector<GradAndVar>;
 
 namespace detail {
 
-using lockstep::detail::text;
+using lockstep::detail::throw_error;
 
 /// The gradient as the library's own type; a view of what `pair` holds.
 /// @throws InvalidArgument if it is of no known type.
@@ -69,9 +69,9 @@ VariableGradient<T> gradient_of(const GradAndVar& pair) {
   if (const auto* rows = std::any_cast<IndexedSlices<T>>(&gradient))
     return SparseGradient<T>{
         .indices = rows->indices, .values = rows->values, .dense_shape = rows->dense_shape};
-  throw InvalidArgument(text("gradient of '", pair.variable,
-                             "': must be None, Tensor or IndexedSlices of the variables' ",
-                             "scalar, got an object of another type"));
+  throw_error<InvalidArgument>("gradient of '", pair.variable,
+                               "': must be None, Tensor or IndexedSlices of the variables' ",
+                               "scalar, got an object of another type");
 }
 
 /// A variable that is known by name only, as row-major elements.
@@ -90,9 +90,9 @@ Tensor<T> densify(const GradAndVar& pair, const VariableInfo& variable) {
   const VariableGradient<T> gradient = detail::gradient_of<T>(pair);
   const auto expect_shape = [&](const Shape& found, const Shape& expected) {
     if (found != expected)
-      throw ShapeMismatch(detail::text("gradient of variable '", variable.name, "': expected shape ",
-                                       lockstep::detail::shape_text(expected), ", got ",
-                                       lockstep::detail::shape_text(found)));
+      detail::throw_error<ShapeMismatch>("gradient of variable '", variable.name, "': expected shape ",
+                                         lockstep::detail::shape_text(expected), ", got ",
+                                         lockstep::detail::shape_text(found));
   };
   if (const auto* dense = std::get_if<TensorView<const T>>(&gradient)) {
     expect_shape(dense->shape, variable.shape);
@@ -100,10 +100,10 @@ Tensor<T> densify(const GradAndVar& pair, const VariableInfo& variable) {
   }
   const auto* rows = std::get_if<SparseGradient<T>>(&gradient);
   if (!rows)
-    throw TypeError(detail::text("gradient of '", pair.variable, "': is None, which cannot be accumulated"));
+    detail::throw_error<TypeError>("gradient of '", pair.variable, "': is None, which cannot be accumulated");
   if (!rows->dense_shape)
-    throw InvalidArgument(detail::text("gradient of '", pair.variable,
-                                       "': IndexedSlices without dense_shape cannot be made dense"));
+    detail::throw_error<InvalidArgument>("gradient of '", pair.variable,
+                                         "': IndexedSlices without dense_shape cannot be made dense");
   expect_shape(*rows->dense_shape, variable.shape);
   Shape slices = variable.shape;
   slices.resize(std::max<std::size_t>(slices.size(), 1));
@@ -114,8 +114,8 @@ Tensor<T> densify(const GradAndVar& pair, const VariableInfo& variable) {
   std::size_t from = 0;
   for (const Index row : rows->indices.elements) {
     if (row < 0 || row >= variable.rows())
-      throw InvalidArgument(detail::text("rows of variable '", variable.name, "': index must be in [0, ",
-                                         variable.rows(), "), got ", row));
+      detail::throw_error<InvalidArgument>("rows of variable '", variable.name, "': index must be in [0, ",
+                                           variable.rows(), "), got ", row);
     const std::size_t to = static_cast<std::size_t>(row) * width;
     for (std::size_t i = 0; i < width; ++i) dense.elements[to + i] += rows->values.elements[from + i];
     from += width;

@@ -40,12 +40,12 @@ class Layout {
     if (name.empty()) throw InvalidArgument("variables: a variable needs a name, got ''");
     for (const VariableInfo& known : infos_)
       if (known.name == name)
-        throw InvalidArgument(detail::text("variables: the name '", name, "' is taken"));
+        detail::throw_error<InvalidArgument>("variables: the name '", name, "' is taken");
     Index size = 1;
     for (const Index extent : shape) size *= extent;
     if (size <= 0)
-      throw InvalidArgument(detail::text("variables: '", name, "' has shape ", detail::shape_text(shape),
-                                         ", which has no elements"));
+      detail::throw_error<InvalidArgument>("variables: '", name, "' has shape ", detail::shape_text(shape),
+                                           ", which has no elements");
     infos_.push_back(
         {std::move(name), static_cast<std::uint32_t>(infos_.size()), size_, size, std::move(shape)});
     size_ += (size + unit_ - 1) / unit_ * unit_;
@@ -73,7 +73,7 @@ class Layout {
   const VariableInfo& find(std::string_view name) const {
     for (const VariableInfo& info : infos_)
       if (info.name == name) return info;
-    throw UnknownVariable(detail::text("variables: no variable is called '", name, "'"));
+    detail::throw_error<UnknownVariable>("variables: no variable is called '", name, "'");
   }
 
  private:

@@ -164,6 +164,16 @@ void with_mean(const Sources<T, G>& sources, Index start, Index size, F&& f) {
   });
 }
 
+/// Writes the scaled sum of `sources` to elements [start, start + size) of `target`, which may be one of the
+/// sources.
+template <class T, class G>
+void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size) {
+  detail::with_sum(sources, [&](const auto& sum) {
+    using Functor = detail::MeanFunctor<T, std::remove_cvref_t<decltype(sum)>>;
+    detail::stream(target + start, Functor{sum, sources.scale, start}, size);
+  });
+}
+
 LOCKSTEP_NAMESPACE_END
 
 namespace Eigen::internal {

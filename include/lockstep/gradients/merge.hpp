@@ -35,16 +35,15 @@ void merge(const Contribution<T>& first, const Contribution<T>& second, Contribu
   const Layout& layout = target.layout();
   const auto add = [&](Index start, Index size, const Sources<T, T>& sources) {
     if (sources.count == 1 && sources.data[0] == target.data() && !sources.weighted) return;
-    with_mean(sources, start, size, [&](const auto& sum) {
-      Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(target.data() + start, size) = sum;
-    });
+    sum_elements(sources, target.data(), start, size);
   };
   Runs<T, T> runs(layout, scratch);
   if (runs.is_dense()) {
     add(0, layout.size(), runs.all_sources());
   } else {
     for (std::uint32_t id = 0; id < layout.count(); ++id)
-      runs.visit(id, layout[id].offset, layout.end_of(id), add, [](Index, Index, bool) {});
+      for (runs.start(id, layout[id].offset, layout.end_of(id)); runs.next();)
+        if (runs.has_gradient()) add(runs.begin(), runs.size(), runs.sources());
   }
   const Contribution<T>& other = &target == &first ? second : first;
   if (!target.is_dense())
@@ -68,14 +67,10 @@ void add_wide(Contribution<T>& sum, const Contribution<G>& addend, bool first, C
   if (!first) scratch.window = &sum;
   scratch.add(addend, addend.header().unit / sum.header().unit, 0);
   Runs<T, G> runs(sum.layout(), scratch);
-  const auto add = [&](Index start, Index size, const Sources<T, G>& sources) {
-    if (sources.count > 0)
-      with_mean(sources, start, size, [&](const auto& mean) {
-        Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(sum.data() + start, size) = mean;
-      });
-  };
   for (std::uint32_t id = 0; id < sum.layout().count(); ++id)
-    runs.visit(id, sum.layout()[id].offset, sum.layout().end_of(id), add, [](Index, Index, bool) {});
+    for (runs.start(id, sum.layout()[id].offset, sum.layout().end_of(id)); runs.next();)
+      if (runs.has_gradient() && runs.sources().count > 0)
+        sum_elements(runs.sources(), sum.data(), runs.begin(), runs.size());
   for (std::uint32_t id = 0; id < sum.layout().count(); ++id) sum.unite_presence(id, addend);
   sum.header().total += addend.header().total;
 }

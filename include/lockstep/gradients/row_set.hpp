@@ -17,6 +17,8 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// ascending order cost what the members cost, not what the table costs.
 class RowSet {
  public:
+  /// No set: only to be assigned to.
+  RowSet() = default;
   /// @param numbers memory for `number_members`, or null.
   RowSet(std::uint64_t* words, std::uint64_t* numbers, Index rows)
       : bits_(words), summary_(words + words_for(rows)), before_(numbers), taken_(numbers), rows_(rows) {

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -52,125 +54,195 @@ struct Contributors {
   }
 };
 
-/// What a run is: elements that nobody has a gradient for, or elements with these sources.
+/// Goes over a range run by run: elements that the same contributions have a gradient for, or that nobody has
+/// one for.
+/// @code{.cpp}
+/// for (runs.start(id, begin, end); runs.next();)
+///   if (runs.has_gradient()) use(runs.begin(), runs.size(), runs.sources());
+/// @endcode
+/// Without callbacks, so that it is compiled once for all its users.
 template <class T, class G>
 class Runs {
  public:
-  Runs(const Layout& layout, const Contributors<T, G>& contributors) : layout_(layout), from_(contributors) {
-    dense_ = contributors.is_dense();
-    if (dense_) select([](std::size_t) { return true; }, contributors.window != nullptr);
-  }
-
-  /// Calls `with(begin, size, sources)` and `without(begin, size, variable_is_present)` for the runs of
-  /// variable `id` inside [begin, end). Single rows are announced by `soon(begin, size)` some rows before.
-  template <class With, class Without, class Soon>
-  void visit(std::uint32_t id, Index begin, Index end, With&& with, Without&& without, Soon&& soon) {
-    if (dense_) {
-      with(begin, end - begin, chosen_);
-      return;
-    }
-    bool any_rows = false, any = false;
-    for_each_presence(id, [&](Presence presence) {
-      any_rows = any_rows || presence == Presence::rows;
-      any = any || presence != Presence::absent;
-    });
-    if (!any) {
-      without(begin, end - begin, false);
-    } else if (!any_rows) {
-      select([&](std::size_t i) { return from_.all[i]->presence(id) == Presence::dense; },
-             from_.window && from_.window->presence(id) == Presence::dense);
-      with(begin, end - begin, chosen_);
-    } else {
-      visit_rows(id, begin, end, with, without, soon);
-    }
-  }
-  template <class With, class Without>
-  void visit(std::uint32_t id, Index begin, Index end, With&& with, Without&& without) {
-    visit(id, begin, end, with, without, [](Index, Index) {});
+  /// @param fetched arrays of the layout of which single rows are fetched some rows before their run.
+  Runs(const Layout& layout, const Contributors<T, G>& contributors, std::span<T* const> fetched = {})
+      : layout_(layout), from_(contributors), fetched_(fetched), dense_(contributors.is_dense()) {
+    if (dense_) select([](const auto&) { return true; });
   }
 
   /// True if every run of every variable has the same sources: then runs may span variables.
   bool is_dense() const { return dense_; }
-  const Sources<T, G>& all_sources() const { return chosen_; }
+  const Sources<T, G>& all_sources() const { return sources_; }
+
+  /// Begins with [begin, end), inside the padded range of variable `id`.
+  void start(std::uint32_t id, Index begin, Index end) {
+    end_of_run_ = begin;
+    end_ = end;
+    by_rows_ = false;
+    has_gradient_ = in_present_variable_ = true;
+    if (dense_) return;
+    bool any = false;
+    const auto look = [&](const auto& contribution) {
+      const Presence presence = contribution.presence(id);
+      by_rows_ = by_rows_ || presence == Presence::rows;
+      any = any || presence != Presence::absent;
+    };
+    if (from_.window) look(*from_.window);
+    for (const auto* contribution : from_.all) look(*contribution);
+    if (by_rows_) return start_rows(id);
+    has_gradient_ = in_present_variable_ = any;
+    if (any) select([id](const auto& contribution) { return contribution.presence(id) == Presence::dense; });
+  }
+
+  /// Goes to the next run. False if there is none.
+  bool next() {
+    if (end_of_run_ >= end_) return false;
+    begin_ = end_of_run_;
+    end_of_run_ = by_rows_ ? next_in_rows() : end_;
+    return true;
+  }
+
+  /// First element of the run, as the layout counts.
+  Index begin() const { return begin_; }
+  Index size() const { return end_of_run_ - begin_; }
+  /// Somebody has a gradient for these elements.
+  bool has_gradient() const { return has_gradient_; }
+  /// Somebody has a gradient for some elements of the variable.
+  bool in_present_variable() const { return in_present_variable_; }
+  /// Who has a gradient for these elements; valid until `next`.
+  const Sources<T, G>& sources() const { return sources_; }
 
  private:
-  template <class F>
-  void for_each_presence(std::uint32_t id, F&& f) const {
-    if (from_.window) f(from_.window->presence(id));
-    for (const auto* contribution : from_.all) f(contribution->presence(id));
-  }
+  /// What one contribution has for a variable with rows.
+  struct RowSource {
+    RowSet rows;
+    const G* data;  // element 0 of the layout, or the first packed row
+    T coefficient;
+    double total;
+    bool dense, packed;
+  };
 
-  /// Fills `chosen_` with those that `has` says are present.
+  /// The sources are those that `has` says are present.
   template <class Has>
-  void select(Has&& has, bool has_window) {
-    chosen_.clear();
+  void select(Has&& has) {
+    sources_.clear();
     double total = 0;
-    if (has_window) chosen_.wide = from_.window->data();
+    if (from_.window && has(*from_.window)) sources_.wide = from_.window->data();
     for (std::size_t i = 0; i < from_.all.size(); ++i) {
-      if (!has(i)) continue;
-      chosen_.add(from_.all[i]->data(), static_cast<T>(from_.coefficient[i]));
-      total += from_.total[i];
-    }
-    set_scale(total);
-  }
-
-  /// 64 rows at a time; a row belongs to those whose set has it and to all that are dense.
-  template <class With, class Without, class Soon>
-  void visit_rows(std::uint32_t id, Index begin, Index end, With&& with, Without&& without, Soon&& soon) {
-    const VariableInfo& info = layout_[id];
-    const Index width = info.row_size();
-    const Index stop = std::min(end, info.offset + info.size);
-    Index done = begin;  // elements before this one have been visited
-    std::array<Index, k_rows_ahead> announced;
-    std::size_t found = 0;
-    const auto visit_row = [&](Index row) {
-      const Index from = std::max(begin, info.offset + row * width);
-      const Index to = std::min(stop, info.offset + (row + 1) * width);
-      if (from >= to) return;
-      if (from > done) without(done, from - done, true);
-      select_row(id, row, info.offset + row * width);
-      with(from, to - from, chosen_);
-      done = to;
-    };
-    const Index first = (begin - info.offset) / width;
-    const Index last = (stop - 1 - info.offset) / width;
-    for (Index group = first / 4096; group <= last / 4096; ++group) {
-      const std::uint64_t words = united(id, [&](const RowSet& rows) { return rows.summary(group); });
-      RowSet::for_each_bit(words, [&](Index in_group) {
-        const Index word = group * 64 + in_group;
-        if (word < first / 64 || word > last / 64) return;
-        const std::uint64_t bits = united(id, [&](const RowSet& rows) { return rows.word(word); });
-        RowSet::for_each_bit(bits, [&](Index bit) {
-          const Index row = word * 64 + bit;
-          if (row < first || row > last || row >= info.rows()) return;
-          if (found >= k_rows_ahead) visit_row(announced[found % k_rows_ahead]);
-          soon(info.offset + row * width, width);
-          announced[found++ % k_rows_ahead] = row;
-        });
-      });
-    }
-    for (std::size_t i = found - std::min(found, k_rows_ahead); i < found; ++i)
-      visit_row(announced[i % k_rows_ahead]);
-    if (done < stop) without(done, stop - done, true);
-  }
-
-  /// Fills `chosen_` with those that have the row, whose first element is `element` of the layout.
-  void select_row(std::uint32_t id, Index row, Index element) {
-    chosen_.clear();
-    double total = 0;
-    if (from_.window && has_row(*from_.window, id, row)) chosen_.wide = from_.window->data();
-    for (std::size_t i = 0; i < from_.all.size(); ++i) {
-      const Contribution<G>& from = *from_.all[i];
-      if (!has_row(from, id, row)) continue;
-      const bool is_packed = from.presence(id) == Presence::rows && from.is_packed(id);
-      chosen_.add(is_packed ? shifted(from.row_data(id, row), element) : from.data(),
-                  static_cast<T>(from_.coefficient[i]));
+      if (!has(*from_.all[i])) continue;
+      sources_.add(from_.all[i]->data(), static_cast<T>(from_.coefficient[i]));
       total += from_.total[i];
     }
     set_scale(total);
   }
   void set_scale(double total) {
-    chosen_.scale = static_cast<T>(from_.by_present ? from_.factor / total : from_.scale);
+    sources_.scale = static_cast<T>(from_.by_present ? from_.factor / total : from_.scale);
+  }
+
+  // ---- variables with rows: 64 rows at a time
+
+  void start_rows(std::uint32_t id) {
+    const VariableInfo& info = layout_[id];
+    offset_ = info.offset;
+    width_ = info.row_size();
+    end_ = std::min(end_, info.offset + info.size);  // rows have no padding
+    if (end_of_run_ >= end_) return;
+    first_row_ = (end_of_run_ - offset_) / width_;
+    last_row_ = (end_ - 1 - offset_) / width_;
+    group_ = first_row_ / 4096 - 1;
+    words_ = bits_ = 0;
+    found_ = visited_ = 0;
+    row_sources_ = 0;
+    for (std::size_t i = 0; i < from_.all.size(); ++i) {
+      const Contribution<G>& from = *from_.all[i];
+      const Presence presence = from.presence(id);
+      if (presence == Presence::absent) continue;
+      const bool packed = presence == Presence::rows && from.is_packed(id);
+      row_source_[row_sources_++] = {
+          from.rows(id),  from.data() + (packed ? offset_ : 0), static_cast<T>(from_.coefficient[i]),
+          from_.total[i], presence == Presence::dense,          packed};
+    }
+    window_presence_ = from_.window ? from_.window->presence(id) : Presence::absent;
+    if (from_.window) window_rows_ = from_.window->rows(id);
+  }
+
+  /// Sets what the run is that begins at `begin_`. @return its end.
+  Index next_in_rows() {
+    look_ahead();
+    has_gradient_ = visited_ < found_;
+    if (!has_gradient_) return end_;
+    const Index row = ahead_[visited_ % k_rows_ahead];
+    const Index element = offset_ + row * width_;
+    has_gradient_ = element <= begin_;
+    if (!has_gradient_) return element;
+    ++visited_;
+    select_row(row, element);
+    return std::min(end_, element + width_);
+  }
+
+  /// Finds and fetches rows, as long as few wait to be visited.
+  void look_ahead() {
+    while (found_ - visited_ < k_rows_ahead && (bits_ != 0 || find_word())) {
+      const Index row = word_ * 64 + std::countr_zero(bits_);
+      bits_ &= bits_ - 1;
+      ahead_[found_++ % k_rows_ahead] = row;
+      fetch(offset_ + row * width_);
+    }
+  }
+  /// The next word with rows that somebody has.
+  bool find_word() {
+    while (bits_ == 0) {
+      while (words_ == 0) {
+        if (++group_ > last_row_ / 4096) return false;
+        words_ = inside(group_ * 64, first_row_ / 64, last_row_ / 64) &
+                 united([this](const RowSet& rows) { return rows.summary(group_); });
+      }
+      word_ = group_ * 64 + std::countr_zero(words_);
+      words_ &= words_ - 1;
+      bits_ = inside(word_ * 64, first_row_, last_row_) &
+              united([this](const RowSet& rows) { return rows.word(word_); });
+    }
+    return true;
+  }
+  /// Bit i says whether `base + i` is in [first, last]. @pre first - base < 64, last >= base
+  static std::uint64_t inside(Index base, Index first, Index last) {
+    std::uint64_t bits = ~std::uint64_t{0};
+    if (first > base) bits <<= first - base;
+    if (last < base + 63) bits &= (std::uint64_t{2} << (last - base)) - 1;
+    return bits;
+  }
+  /// OR of a word over all row sets of the variable; all ones if some contribution is dense.
+  template <class F>
+  std::uint64_t united(F&& word_of) const {
+    std::uint64_t word = window_presence_ == Presence::dense  ? ~std::uint64_t{0}
+                         : window_presence_ == Presence::rows ? word_of(window_rows_)
+                                                              : 0;
+    for (std::size_t i = 0; i < row_sources_; ++i)
+      word |= row_source_[i].dense ? ~std::uint64_t{0} : word_of(row_source_[i].rows);
+    return word;
+  }
+  /// Rows lie far apart, so nothing but this tells the processor which comes next.
+  void fetch(Index element) const {
+    constexpr Index line = k_alignment / sizeof(T), most = 16 * line;
+    for (const T* array : fetched_)
+      for (Index i = 0; i < std::min(width_, most); i += line) detail::fetch_for_writing(array + element + i);
+  }
+
+  /// The sources are those that have the row, whose first element is `element` of the layout.
+  void select_row(Index row, Index element) {
+    sources_.clear();
+    double total = 0;
+    if (window_presence_ == Presence::dense ||
+        (window_presence_ == Presence::rows && window_rows_.contains(row)))
+      sources_.wide = from_.window->data();
+    for (std::size_t i = 0; i < row_sources_; ++i) {
+      const RowSource& from = row_source_[i];
+      if (!from.dense && !from.rows.contains(row)) continue;
+      sources_.add(from.packed ? shifted(from.data + from.rows.number(row) * width_, element) : from.data,
+                   from.coefficient);
+      total += from.total;
+    }
+    set_scale(total);
   }
   /// Where element 0 of the layout would be, if `at` were element `element`. In integers: nothing is there.
   static const G* shifted(const G* at, Index element) {
@@ -178,32 +250,26 @@ class Runs {
                                       static_cast<std::uintptr_t>(element) * sizeof(G));
   }
 
-  template <class C>
-  static bool has_row(const C& contribution, std::uint32_t id, Index row) {
-    const Presence presence = contribution.presence(id);
-    return presence == Presence::dense || (presence == Presence::rows && contribution.rows(id).contains(row));
-  }
-
-  /// OR of a word over all row sets of the variable; all ones if some contribution is dense.
-  template <class F>
-  std::uint64_t united(std::uint32_t id, F&& word_of) const {
-    std::uint64_t word = 0;
-    const auto take = [&](const auto& contribution) {
-      const Presence presence = contribution.presence(id);
-      if (presence == Presence::dense) word = ~std::uint64_t{0};
-      if (presence == Presence::rows) word |= word_of(contribution.rows(id));
-    };
-    if (from_.window) take(*from_.window);
-    for (const auto* contribution : from_.all) take(*contribution);
-    return word;
-  }
-
   static constexpr std::size_t k_rows_ahead = 8;
 
   const Layout& layout_;
   const Contributors<T, G>& from_;
-  Sources<T, G> chosen_;
-  bool dense_ = false;
+  std::span<T* const> fetched_;
+  Sources<T, G> sources_;
+  bool dense_;
+  bool by_rows_ = false, has_gradient_ = false, in_present_variable_ = false;
+  Index begin_ = 0, end_of_run_ = 0, end_ = 0;
+
+  // Of the variable, if it has rows.
+  Index offset_ = 0, width_ = 0, first_row_ = 0, last_row_ = 0;
+  std::size_t row_sources_ = 0;
+  std::array<RowSource, k_max_sources> row_source_;
+  Presence window_presence_ = Presence::absent;
+  RowSet window_rows_;
+  Index group_ = 0, word_ = 0;
+  std::uint64_t words_ = 0, bits_ = 0;     // of the group, of the word: those still to be looked at
+  std::array<Index, k_rows_ahead> ahead_;  // found, and not visited yet
+  std::size_t found_ = 0, visited_ = 0;    // rows
 };
 
 LOCKSTEP_NAMESPACE_END

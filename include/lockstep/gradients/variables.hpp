@@ -61,8 +61,8 @@ class Variables {
   Handle<tensor_of_t<E>, T> add(std::string name, const E& initial) {
     using Traits = TensorTraits<tensor_of_t<E>, T>;
     if (bound_)
-      throw UsageError(
-          detail::text("variables: cannot add '", name, "' while a trainer is bound to the set"));
+      detail::throw_error<UsageError>("variables: cannot add '", name,
+                                      "' while a trainer is bound to the set");
     const auto shape = Traits::shape_of(initial);
     const VariableInfo& info = layout_.add(std::move(name), Traits::extents(shape));
     reserve(layout_.size());

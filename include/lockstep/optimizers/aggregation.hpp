@@ -36,7 +36,7 @@ class WindowLength {
   /// @throws InvalidArgument if the length is not positive.
   std::int64_t operator()(std::int64_t updates) const {
     const std::int64_t k = function_ ? (*function_)(updates) : constant_;
-    if (k <= 0) throw InvalidArgument(detail::text("grad_steps: must be at least 1, got ", k));
+    if (k <= 0) detail::throw_error<InvalidArgument>("grad_steps: must be at least 1, got ", k);
     return k;
   }
   /// False only for the constant 1, which needs no accumulator.

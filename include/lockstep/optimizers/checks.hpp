@@ -17,7 +17,7 @@ namespace detail {
 
 inline void expect_option(bool holds, std::string_view rule, std::string_view option, std::string_view range,
                           double value) {
-  if (!holds) throw InvalidArgument(text(rule, ": ", option, " must be ", range, ", got ", value));
+  if (!holds) throw_error<InvalidArgument>(rule, ": ", option, " must be ", range, ", got ", value);
 }
 
 inline void expect_below_one(std::string_view rule, std::string_view option, double value) {

@@ -150,15 +150,6 @@ void update_elements_absent(const R& rule, const step_of_t<R>& step, T* values,
   }
 }
 
-/// Writes the scaled sum of `sources` to elements [start, start + size) of `target`, which may be one of the
-/// sources.
-template <class T, class G>
-void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size) {
-  with_mean(sources, start, size, [&](const auto& mean) {
-    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(target + start, size) = mean;
-  });
-}
-
 LOCKSTEP_NAMESPACE_END
 
 namespace Eigen::internal {

@@ -81,8 +81,8 @@ class GradientAccess {
     for (Index i = 0; i < count; ++i) {
       const Index row = row_at(i);
       if (row < 0 || row >= variable.rows())
-        throw InvalidArgument(detail::text("rows of variable '", variable.name, "': index must be in [0, ",
-                                           variable.rows(), "), got ", row));
+        detail::throw_error<InvalidArgument>("rows of variable '", variable.name, "': index must be in [0, ",
+                                             variable.rows(), "), got ", row);
     }
     detail::RowWriter<G> writer(derived().staging(), handle.id, count, row_at);
     const auto write = [&](Index i, const auto& source) {
@@ -158,16 +158,16 @@ class GradientAccess {
     if constexpr (detail::DenseEigen<Rows>) {
       elements = rows.size();
       if (variable.row_size() != 1 && elements == count * variable.row_size() && rows.rows() != count)
-        throw ShapeMismatch(detail::text("rows of variable '", variable.name, "': expected shape (", count,
-                                         ", ", variable.row_size(), "), got (", rows.rows(), ", ",
-                                         rows.cols(), ")"));
+        detail::throw_error<ShapeMismatch>("rows of variable '", variable.name, "': expected shape (", count,
+                                           ", ", variable.row_size(), "), got (", rows.rows(), ", ",
+                                           rows.cols(), ")");
     } else {
       elements = static_cast<Index>(rows.size());
     }
     if (elements != count * variable.row_size())
-      throw ShapeMismatch(detail::text("rows of variable '", variable.name, "': expected ", count,
-                                       " rows of ", variable.row_size(), " elements, got ", elements,
-                                       " elements"));
+      detail::throw_error<ShapeMismatch>("rows of variable '", variable.name, "': expected ", count,
+                                         " rows of ", variable.row_size(), " elements, got ", elements,
+                                         " elements");
   }
 };
 

@@ -41,9 +41,9 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
         binding_(variables),
         core_(std::make_unique<Core>(recipe_, variables)) {
     if (!(options.clip_norm >= 0))
-      throw InvalidArgument(detail::text("clip_norm: must not be negative, got ", options.clip_norm));
+      detail::throw_error<InvalidArgument>("clip_norm: must not be negative, got ", options.clip_norm);
     if (options.global_step < 0)
-      throw InvalidArgument(detail::text("global_step: must not be negative, got ", options.global_step));
+      detail::throw_error<InvalidArgument>("global_step: must not be negative, got ", options.global_step);
     core_->state.window.global_step = options.global_step;
   }
 

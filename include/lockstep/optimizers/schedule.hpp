@@ -30,7 +30,7 @@ class Schedule {
   /// @throws InvalidArgument if the value is not finite.
   Schedule(double constant) : constant_(constant) {  // NOLINT(google-explicit-constructor)
     if (!std::isfinite(constant))
-      throw InvalidArgument(detail::text("learning rate: must be finite, got ", constant));
+      detail::throw_error<InvalidArgument>("learning rate: must be finite, got ", constant);
   }
 
   /// @param function maps the number of updates applied so far (0 for the first update) to the value.
@@ -54,8 +54,8 @@ class Schedule {
   double operator()(const StepInfo& info) const {
     const double value = function_ ? (*function_)(info) : constant_;
     if (!std::isfinite(value))
-      throw InvalidArgument(
-          detail::text("learning rate: must be finite, got ", value, " at update ", info.step));
+      detail::throw_error<InvalidArgument>("learning rate: must be finite, got ", value, " at update ",
+                                           info.step);
     return value;
   }
   double operator()(std::int64_t step) const { return (*this)(StepInfo{.step = step, .schedule = step}); }

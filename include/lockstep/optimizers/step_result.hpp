@@ -63,13 +63,13 @@ namespace detail {
 /// @throws InvalidArgument unless the weight is finite and positive.
 inline void expect_weight(double weight) {
   if (!(std::isfinite(weight) && weight > 0))
-    throw InvalidArgument(text("apply_gradients: weight must be finite and positive, got ", weight));
+    throw_error<InvalidArgument>("apply_gradients: weight must be finite and positive, got ", weight);
 }
 
 /// @throws InvalidArgument for an option without meaning, with its value; also where nothing makes use of it.
 inline void expect_timeout(const char* call, std::chrono::milliseconds timeout) {
   if (timeout.count() < 0)
-    throw InvalidArgument(text(call, ": timeout must not be negative, got ", timeout.count(), " ms"));
+    throw_error<InvalidArgument>(call, ": timeout must not be negative, got ", timeout.count(), " ms");
 }
 inline void expect_options(const ApplyOptions& options, const char* call = "apply_gradients") {
   expect_weight(options.weight);

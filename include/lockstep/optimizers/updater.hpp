@@ -68,8 +68,8 @@ class Updater {
     if (has_window()) window_ = Contribution<T>(carver, layout_, rows);
     if constexpr (!by_elements) mean_ = carver.array<T>(static_cast<std::size_t>(layout_.size()));
     if (options_.num_partitions < 1)
-      throw InvalidArgument(
-          detail::text("num_partitions: must be at least 1, got ", options_.num_partitions));
+      detail::throw_error<InvalidArgument>("num_partitions: must be at least 1, got ",
+                                           options_.num_partitions);
     if constexpr (aggregates) (void)options_.grad_steps(0);
     changed_.push_back(values_);
     changed_.insert(changed_.end(), slots_.begin(), slots_.end());
@@ -182,13 +182,13 @@ class Updater {
   /// Does the plan's work for elements [begin, end). Ranges of one round are disjoint; each is run once.
   void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end) noexcept {
     const FloatEnvironment same_everywhere;
-    Runs<T, G> runs(layout_, sources);
-    if (!plan.applies)
-      gather(runs, begin, end);
-    else if constexpr (by_elements)
-      apply_elements(runs, begin, end);
+    if constexpr (aggregates) {
+      if (!plan.applies) return gather(sources, begin, end);
+    }
+    if constexpr (by_elements)
+      apply_elements(sources, begin, end);
     else
-      apply_variables(runs, begin, end);
+      apply_variables(sources, begin, end);
   }
 
   /// Sum of squares of the mean over everything: item by item, as replicas that share the work form it.
@@ -206,15 +206,15 @@ class Updater {
     const FloatEnvironment same_everywhere;
     Runs<T, G> runs(layout_, sources);
     double sum = 0;
-    const auto with = [&](Index start, Index size, const Sources<T, G>& present) {
-      detail::with_sum(present, [&](const auto& of_sources) {
-        const detail::MeanFunctor<T, std::remove_cvref_t<decltype(of_sources)>> mean{of_sources,
-                                                                                     present.scale, start};
-        sum += sum_of_squares(size, mean);
-      });
-    };
     for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
-      if (groups_.is_trainable(id)) runs.visit(id, from, to, with, [](Index, Index, bool) {});
+      if (!groups_.is_trainable(id)) return;
+      for (runs.start(id, from, to); runs.next();)
+        if (runs.has_gradient())
+          detail::with_sum(runs.sources(), [&](const auto& of_sources) {
+            const detail::MeanFunctor<T, std::remove_cvref_t<decltype(of_sources)>> mean{
+                of_sources, runs.sources().scale, runs.begin()};
+            sum += sum_of_squares(runs.size(), mean);
+          });
     });
     return sum;
   }
@@ -275,8 +275,8 @@ class Updater {
       if (Rule::slots[k].name == name) return slots_[k];
     std::string known;
     for (const std::string& slot : slot_names()) known += (known.empty() ? "" : ", ") + slot;
-    throw UnknownVariable(
-        detail::text("slot: there is no slot '", name, "'; slots are: ", known.empty() ? "none" : known));
+    detail::throw_error<UnknownVariable>("slot: there is no slot '", name,
+                                         "'; slots are: ", known.empty() ? "none" : known);
   }
 
   // ---- saving
@@ -316,11 +316,11 @@ class Updater {
   /// Where the arrays of a snapshot go. @throws LayoutMismatch
   std::vector<std::pair<T*, const std::vector<T>*>> copies(const Snapshot<T>& snapshot) const {
     if (snapshot.counters.window.pending > 0 && !has_window())
-      throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.counters.window.pending,
-                                        " micro-batches in an open window, this trainer has none"));
+      detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.counters.window.pending,
+                                          " micro-batches in an open window, this trainer has none");
     if (const auto name = rule_name<Rule>(); !name.empty() && !snapshot.rule.empty() && name != snapshot.rule)
-      throw LayoutMismatch(detail::text("restore: the snapshot is of rule '", snapshot.rule,
-                                        "', this trainer has '", name, "'"));
+      detail::throw_error<LayoutMismatch>("restore: the snapshot is of rule '", snapshot.rule,
+                                          "', this trainer has '", name, "'");
     std::vector<std::pair<T*, const std::vector<T>*>> result;
     for (const VariableInfo& info : layout_.infos()) {
       result.emplace_back(values_ + info.offset, &detail::find_array(snapshot, info, "").values);
@@ -329,8 +329,8 @@ class Updater {
                             &detail::find_array(snapshot, info, Rule::slots[k].name).values);
     }
     if (snapshot.arrays.size() != result.size())
-      throw LayoutMismatch(detail::text("restore: the snapshot has ", snapshot.arrays.size(),
-                                        " variables and slots, this trainer has ", result.size()));
+      detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.arrays.size(),
+                                          " variables and slots, this trainer has ", result.size());
     detail::check_window(layout_, snapshot);
     return result;
   }
@@ -347,19 +347,24 @@ class Updater {
       f(id, std::max(begin, layout_[id].offset), std::min(end, layout_.end_of(id)));
   }
 
-  void gather(Runs<T, G>& runs, Index begin, Index end) {
-    const auto with = [&](Index start, Index size, const Sources<T, G>& sources) {
+  void gather(const Contributors<T, G>& contributors, Index begin, Index end) {
+    const auto add = [&](Index start, Index size, const Sources<T, G>& sources) {
       const bool only_window = sources.count == (sources.wide ? 0 : 1) &&
                                (sources.wide || static_cast<const void*>(sources.data[0]) == window_.data());
       if (!only_window) sum_elements(sources, window_.data(), start, size);
     };
-    if (runs.is_dense()) return with(begin, end - begin, runs.all_sources());
+    Runs<T, G> runs(layout_, contributors);
+    if (runs.is_dense()) return add(begin, end - begin, runs.all_sources());
     for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
-      runs.visit(id, from, to, with, [](Index, Index, bool) {});
+      for (runs.start(id, from, to); runs.next();)
+        if (runs.has_gradient()) add(runs.begin(), runs.size(), runs.sources());
     });
   }
 
-  void apply_elements(Runs<T, G>& runs, Index begin, Index end) {
+  void apply_elements(const Contributors<T, G>& contributors, Index begin, Index end) {
+    std::array<T*, slot_count + 1> written{values_};
+    std::copy(slots_.begin(), slots_.end(), written.begin() + 1);
+    Runs<T, G> runs(layout_, contributors, written);
     if (runs.is_dense() && groups_.is_uniform()) {
       update_elements(groups_.rule(0), steps_[0], values_, slots_, runs.all_sources(), begin, end - begin);
       return;
@@ -368,41 +373,29 @@ class Updater {
       if (!groups_.is_trainable(id)) return;
       const Rule& rule = groups_.rule_of(id);
       const Step& step = steps_[groups_.group_of(id)];
-      runs.visit(
-          id, from, to,
-          [&](Index start, Index size, const Sources<T, G>& sources) {
-            update_elements(rule, step, values_, slots_, sources, start, size);
-          },
-          [&](Index start, Index size, bool in_present_variable) {
-            if (in_present_variable && updates_all_rows(rule))
-              update_elements_by_zero(rule, step, values_, slots_, start, size);
-            else
-              update_elements_absent(rule, step, values_, slots_, start, size);
-          },
-          [&](Index start, Index size) { fetch(start, size); });
+      for (runs.start(id, from, to); runs.next();)
+        if (runs.has_gradient())
+          update_elements(rule, step, values_, slots_, runs.sources(), runs.begin(), runs.size());
+        else if (runs.in_present_variable() && updates_all_rows(rule))
+          update_elements_by_zero(rule, step, values_, slots_, runs.begin(), runs.size());
+        else
+          update_elements_absent(rule, step, values_, slots_, runs.begin(), runs.size());
     });
-  }
-  /// Rows lie far apart, so nothing but this tells the processor which comes next.
-  void fetch(Index start, Index size) const {
-    constexpr Index line = k_alignment / sizeof(T), most = 16 * line;
-    for (Index i = start; i < start + std::min(size, most); i += line) {
-      detail::fetch_for_writing(values_ + i);
-      for (const T* slot : slots_) detail::fetch_for_writing(slot + i);
-    }
   }
 
   /// For rules that need whole variables the mean is written out first, rows without a gradient as zeros.
-  void apply_variables(Runs<T, G>& runs, Index begin, Index end) {
+  void apply_variables(const Contributors<T, G>& contributors, Index begin, Index end) {
+    Runs<T, G> runs(layout_, contributors);
     for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
       if (!groups_.is_trainable(id)) return;
       bool present = false;
-      runs.visit(
-          id, from, to,
-          [&](Index start, Index size, const Sources<T, G>& sources) {
-            present = true;
-            sum_elements(sources, mean_, start, size);
-          },
-          [&](Index start, Index size, bool) { std::fill(mean_ + start, mean_ + start + size, T(0)); });
+      for (runs.start(id, from, to); runs.next();) {
+        present = present || runs.has_gradient();
+        if (runs.has_gradient())
+          sum_elements(runs.sources(), mean_, runs.begin(), runs.size());
+        else
+          std::fill_n(mean_ + runs.begin(), runs.size(), T(0));
+      }
       if (present)
         update_whole(id, from, to - from, std::make_index_sequence<slot_count>());
       else

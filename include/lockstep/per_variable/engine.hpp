@@ -96,8 +96,8 @@ class VariableEngine {
 
   VariableAccumulator<T, Net>& accumulator(std::uint32_t id) {
     if (!accumulators_[id].exists())
-      throw UsageError(
-          text("accumulator: variable '", layout()[id].name, "' has no gradient, so none was made"));
+      throw_error<UsageError>("accumulator: variable '", layout()[id].name,
+                              "' has no gradient, so none was made");
     return accumulators_[id];
   }
   typename Takes::Accumulators& accumulators() { return accumulators_; }

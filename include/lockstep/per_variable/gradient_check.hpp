@@ -17,8 +17,8 @@ namespace detail {
 
 inline void expect_gradient_shape(const VariableInfo& info, const Shape& expected, const Shape& found) {
   if (found != expected)
-    throw ShapeMismatch(text("gradient of variable '", info.name, "': expected shape ", shape_text(expected),
-                             ", got ", shape_text(found)));
+    throw_error<ShapeMismatch>("gradient of variable '", info.name, "': expected shape ",
+                               shape_text(expected), ", got ", shape_text(found));
 }
 
 /// The shape of `count` rows of a variable.
@@ -38,8 +38,8 @@ void check_gradient(const VariableInfo& info, GradientKind declared, bool is_tra
   if (!is_trainable || (!dense && !rows)) return;
   const GradientKind found = dense ? GradientKind::dense : GradientKind::sparse;
   if (found != declared)
-    throw UsageError(text("gradient of '", info.name, "': declared with ", to_string(declared),
-                          " gradients, got a ", to_string(found), " one; see VariableOptions::sparse"));
+    throw_error<UsageError>("gradient of '", info.name, "': declared with ", to_string(declared),
+                            " gradients, got a ", to_string(found), " one; see VariableOptions::sparse");
   if (dense) {
     expect_gradient_shape(info, info.shape, dense->shape);
     require_well_formed("the gradient's elements", *dense);
@@ -50,8 +50,8 @@ void check_gradient(const VariableInfo& info, GradientKind declared, bool is_tra
   require_well_formed("the values", rows->values);
   for (const Index row : rows->indices.elements)
     if (row < 0 || row >= info.rows())
-      throw InvalidArgument(
-          text("rows of variable '", info.name, "': index must be in [0, ", info.rows(), "), got ", row));
+      throw_error<InvalidArgument>("rows of variable '", info.name, "': index must be in [0, ", info.rows(),
+                                   "), got ", row);
 }
 
 }  // namespace detail

@@ -49,11 +49,11 @@ class VariableMembership {
   int join(int place) {
     const std::lock_guard lock(mutex_);
     if (place < 0) place = free_place();
-    if (place < 0) throw UsageError(text("join: all ", places_.size(), " replicas have joined already"));
+    if (place < 0) throw_error<UsageError>("join: all ", places_.size(), " replicas have joined already");
     if (place >= replicas())
-      throw InvalidArgument(text("join: replica numbers are 0 to ", replicas() - 1, ", got ", place));
+      throw_error<InvalidArgument>("join: replica numbers are 0 to ", replicas() - 1, ", got ", place);
     if (at(place).seat == protocol::Seat::active)
-      throw UsageError(text("join: replica ", place, " has joined already"));
+      throw_error<UsageError>("join: replica ", place, " has joined already");
     at(place).seat = protocol::Seat::active;
     return place;
   }
@@ -92,7 +92,7 @@ class VariableMembership {
     const std::lock_guard lock(mutex_);
     const auto active = std::count_if(places_.begin(), places_.end(),
                                       [](const Place& p) { return p.seat == protocol::Seat::active; });
-    if (active > 0) throw UsageError(text("run: ", active, " replicas are still active"));
+    if (active > 0) throw_error<UsageError>("run: ", active, " replicas are still active");
     for (Place& place : places_) place.seat = protocol::Seat::vacant;
     culprit_ = -1;
     reason_.clear();
@@ -160,7 +160,7 @@ class VariableMembership {
   const Place& at(int place) const { return places_[checked(place)]; }
   std::size_t checked(int place) const {
     if (place < 0 || place >= replicas())
-      throw InvalidArgument(text("replica numbers are 0 to ", replicas() - 1, ", got ", place));
+      throw_error<InvalidArgument>("replica numbers are 0 to ", replicas() - 1, ", got ", place);
     return static_cast<std::size_t>(place);
   }
   int free_place() const {

@@ -99,11 +99,11 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   StepResult apply_gradients(const ApplyOptions& options = {}) {
     detail::expect_weight(options.weight);
     if (options.weight != 1)
-      throw InvalidArgument(detail::text("weight: an accumulator counts gradients, so each weighs 1, got ",
-                                         options.weight, "; SyncReplicas has weights"));
+      detail::throw_error<InvalidArgument>("weight: an accumulator counts gradients, so each weighs 1, got ",
+                                           options.weight, "; SyncReplicas has weights");
     if (staging().is_empty())
-      throw NoGradients(
-          detail::text("apply_gradients: replica ", place_, " has no gradient for any variable"));
+      detail::throw_error<NoGradients>("apply_gradients: replica ", place_,
+                                       " has no gradient for any variable");
     return contribute(1, 1, options);
   }
 
@@ -116,7 +116,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
-    if (!pending_) throw UsageError(detail::text("resume: replica ", place_, " does not wait for a token"));
+    if (!pending_) detail::throw_error<UsageError>("resume: replica ", place_, " does not wait for a token");
     return wait_for_token(options);
   }
 
@@ -132,8 +132,8 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   const T* values() const { return snapshot_.data(); }
   Contribution<T>& staging() {
     if (pending_)
-      throw UsageError(
-          detail::text("gradient: replica ", place_, " still waits for a token; call resume() first"));
+      detail::throw_error<UsageError>("gradient: replica ", place_,
+                                      " still waits for a token; call resume() first");
     return staged_->get();
   }
   const T* slot_data(std::string_view name, std::uint32_t) const { return engine().updater().slot(name); }
@@ -141,7 +141,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
 
  private:
   Engine& engine() const {
-    if (!engine_) throw UsageError(detail::text("replica ", place_, " has left"));
+    if (!engine_) detail::throw_error<UsageError>("replica ", place_, " has left");
     return *engine_;
   }
 

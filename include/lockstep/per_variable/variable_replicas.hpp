@@ -79,7 +79,8 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// UsageError.
   Replica join(int place, std::stop_token stop = {}) {
     if (place < 0 || place >= replicas())
-      throw InvalidArgument(detail::text("join: replica numbers are 0 to ", replicas() - 1, ", got ", place));
+      detail::throw_error<InvalidArgument>("join: replica numbers are 0 to ", replicas() - 1, ", got ",
+                                           place);
     return seat(place, std::move(stop));
   }
 

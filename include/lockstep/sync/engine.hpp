@@ -197,7 +197,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     Visitor me(*this);
     when_quiet("start_over", timeout, me, [this](Control& control) {
       if (const int active = control.round.active(); active > 0)
-        throw UsageError(text(title(), "run: ", active, " replicas are still active"));
+        throw_error<UsageError>(title(), "run: ", active, " replicas are still active");
       if (control.wants_plan(options().driver)) return false;
       control.round.reset_membership();
       control.clear_tasks();

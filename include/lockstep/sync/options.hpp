@@ -69,7 +69,7 @@ struct SyncOptions {
   /// @throws InvalidArgument for a value without meaning, with the value.
   void validate() const {
     const auto expect = [](bool holds, auto&&... parts) {
-      if (!holds) throw InvalidArgument(detail::text(parts...));
+      if (!holds) detail::throw_error<InvalidArgument>(parts...);
     };
     expect(replicas_to_aggregate >= 1, "replicas_to_aggregate: must be at least 1, got ",
            replicas_to_aggregate);

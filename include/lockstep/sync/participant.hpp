@@ -102,8 +102,8 @@ class Participant {
       }
       if (stop_.stop_requested()) {
         note_waiting();
-        throw Cancelled(
-            text(engine_->title(), "replica ", index(), ": cancelled while waiting in step ", step_));
+        throw_error<Cancelled>(engine_->title(), "replica ", index(), ": cancelled while waiting in step ",
+                               step_);
       }
       if (ending != protocol::Ending::none && !busy) {
         note_waiting();

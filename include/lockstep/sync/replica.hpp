@@ -50,7 +50,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     engine.session().exclusive([&](Control& control) {
       (void)engine.bury(control, place);  // who sat there and died
       if (!control.round.can_join(place) || !me().take_lease())
-        throw detail::SeatTaken(detail::text(engine.title(), "join: replica ", place, " has joined already"));
+        detail::throw_error<detail::SeatTaken>(engine.title(), "join: replica ", place,
+                                               " has joined already");
       control.round.join(place);
       find_free_slot(control);
       const bool holds_other = control.round.places[static_cast<std::size_t>(place)].published == 1 - staged_;
@@ -108,8 +109,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     detail::expect_options(options);
     Contribution<G>& staged = staging_slot();
     if (staged.is_empty())
-      throw NoGradients(detail::text(engine().title(), "apply_gradients: replica ", index(),
-                                     " has no gradient for any variable in step ", me().step()));
+      detail::throw_error<NoGradients>(engine().title(), "apply_gradients: replica ", index(),
+                                       " has no gradient for any variable in step ", me().step());
     staged.header().unit = staged.header().total = options.weight;
     return contribute(options, 1);
   }
@@ -125,16 +126,16 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
     if (!pending_)
-      throw UsageError(
-          detail::text(engine().title(), "resume: replica ", index(), " has no pending contribution"));
+      detail::throw_error<UsageError>(engine().title(), "resume: replica ", index(),
+                                      " has no pending contribution");
     return wait_for_outcome(options, std::nullopt);
   }
   /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
   /// `resume()` then.
   bool withdraw() {
     if (!pending_)
-      throw UsageError(
-          detail::text(engine().title(), "withdraw: replica ", index(), " has no pending contribution"));
+      detail::throw_error<UsageError>(engine().title(), "withdraw: replica ", index(),
+                                      " has no pending contribution");
     const bool taken = engine().session().exclusive([&](Control& control) {
       if (control.round.id != round_ || !control.round.withdraw(index())) return false;
       find_free_slot(control);
@@ -175,7 +176,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
  private:
   Participant& me() const {
-    if (!me_) throw UsageError(detail::text("replica ", place_, " has left"));
+    if (!me_) detail::throw_error<UsageError>("replica ", place_, " has left");
     return *me_;
   }
   Engine& engine() const { return me().engine(); }
@@ -187,9 +188,9 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   void expect_free(const char* call) {
     if (pending_)
-      throw UsageError(detail::text(
+      detail::throw_error<UsageError>(
           call, ": the contribution of replica ", index(),
-          " is still pending after a timeout or a cancellation; call resume() or withdraw() first"));
+          " is still pending after a timeout or a cancellation; call resume() or withdraw() first");
   }
 
   void depart(Participant& leaving) {

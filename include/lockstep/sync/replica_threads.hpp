@@ -80,8 +80,8 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
           text(engine.title(), "chief_step: replica ", now.culprit, " failed: ", engine.failure_reason()),
           now.culprit);
     if (now.ending == protocol::Ending::stopped)
-      throw Cancelled(
-          text(engine.title(), "chief_step: training has ended, replica ", now.culprit, " has left"));
+      throw_error<Cancelled>(engine.title(), "chief_step: training has ended, replica ", now.culprit,
+                             " has left");
     if (stop.stop_requested()) throw Cancelled(engine.title() + "chief_step: cancelled");
     if (deadline.passed()) {
       std::vector<Missing> missing = engine.missing();

@@ -51,8 +51,8 @@ class TrainerState {
       throw InvalidArgument(
           "absent: Absent::excluded cannot be combined with GradientAggregation inside SyncReplicas");
     if (updater_.options().num_partitions != 1)
-      throw InvalidArgument(text("num_partitions: the replicas share the work already, must be 1, got ",
-                                 updater_.options().num_partitions));
+      throw_error<InvalidArgument>("num_partitions: the replicas share the work already, must be 1, got ",
+                                   updater_.options().num_partitions);
     if constexpr (!k_survives_kill) {
       updater_.initialise();
       session_.exclusive([&](const Control& control) { board().publish(control); });

@@ -24,8 +24,8 @@ struct NdSpan {
   NdSpan(std::span<T> all, std::vector<Index> extents) : elements(all), shape(std::move(extents)) {
     const Index size = std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
     if (size != static_cast<Index>(elements.size()))
-      throw ShapeMismatch(detail::text("NdSpan: shape ", detail::shape_text(shape), " has ", size,
-                                       " elements, got ", elements.size()));
+      detail::throw_error<ShapeMismatch>("NdSpan: shape ", detail::shape_text(shape), " has ", size,
+                                         " elements, got ", elements.size());
   }
   T* data() const { return elements.data(); }
   auto begin() const { return elements.begin(); }

@@ -54,8 +54,8 @@ void expect_shape(const Shape& declared, const Shape& found, std::string_view va
       return shape_text(shape);
   };
   if (!(declared == found))
-    throw ShapeMismatch(text(what, " of variable '", variable, "': expected shape ", describe(declared),
-                             ", got ", describe(found)));
+    throw_error<ShapeMismatch>(what, " of variable '", variable, "': expected shape ", describe(declared),
+                               ", got ", describe(found));
 }
 
 }  // namespace detail

@@ -44,12 +44,9 @@ std::string disagreement(const Layout& layout, const Contributors<T, G>& from, I
           if (sources) element.sources = *sources;
         }
       };
-      runs.visit(
-          id, begin, end,
-          [&](Index start, Index size, const Sources<T, G>& sources) {
-            note(start, size, true, true, &sources);
-          },
-          [&](Index start, Index size, bool in_present) { note(start, size, false, in_present, nullptr); });
+      for (runs.start(id, begin, end); runs.next();)
+        note(runs.begin(), runs.size(), runs.has_gradient(), runs.in_present_variable(),
+             runs.has_gradient() ? &runs.sources() : nullptr);
     }
   }
   for (const VariableInfo& info : layout.infos()) {

@@ -33,8 +33,10 @@ check("include/lockstep/config.hpp", re.findall(r"inline namespace (v\w+)", head
 check("meson.build", re.findall(r"^  version: '(.*?)'", read("meson.build"), re.M), [version])
 port = "tools/packaging/vcpkg/lockstep/vcpkg.json"
 check(port, json.loads(read(port))["version"], version)
+changelog = "tools/packaging/debian/changelog"
+check(changelog, re.match(r"lockstep \((.*)-\d+\)", read(changelog))[1], version)
 for path in ["tools/packaging/lockstep.wrap", "tests/package/fetch_content/CMakeLists.txt", *PAGES]:
-    for tag in re.findall(r"\bv(\d+\.\d+\.\d+)\b", read(path)):
+    for tag in re.findall(r"(?:\bv|lockstep/)(\d+\.\d+\.\d+)\b", read(path)):
         check(path, tag, version)
 
 blocks = 0

@@ -82,6 +82,7 @@ struct Missing {
   };
   int replica;  ///< its number
   Why why;      ///< why it is waited for
+  /// Member by member.
   friend bool operator==(const Missing&, const Missing&) = default;
 };
 

@@ -35,6 +35,7 @@ template <class T>
 struct Tensor {
   std::vector<T> elements;  ///< row-major
   Shape shape;              ///< extents
+  /// Equal elements and shape.
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
@@ -69,6 +70,7 @@ struct SparseTensor {
   std::vector<Index> indices;  ///< (rows,)
   Tensor<T> values;            ///< shape (rows, ...)
   Shape dense_shape;           ///< rank of `values`; the first extent is `k_unknown` if it was not declared
+  /// Equal elements and shape.
   friend bool operator==(const SparseTensor&, const SparseTensor&) = default;
 };
 

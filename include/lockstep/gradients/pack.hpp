@@ -87,17 +87,21 @@ class Pack {
   /// The Eigen packet, or the element, inside.
   LOCKSTEP_ALWAYS_INLINE const Packet& packet() const { return value_; }
 
+  /// Elementwise sum.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator+(Pack a, Pack b) {
     return of(Eigen::internal::padd(a.value_, b.value_));
   }
+  /// Elementwise difference.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator-(Pack a, Pack b) {
     return of(Eigen::internal::psub(a.value_, b.value_));
   }
+  /// Elementwise product; not fused with what follows.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator*(Pack a, Pack b) {
     Packet product = Eigen::internal::pmul(a.value_, b.value_);
     detail::keep_rounded(product);
     return of(product);
   }
+  /// Elementwise quotient.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator/(Pack a, Pack b) {
     return of(Eigen::internal::pdiv(a.value_, b.value_));
   }
@@ -114,12 +118,17 @@ class Pack {
   /// Elementwise, as the operator without `=`.
   LOCKSTEP_ALWAYS_INLINE Pack& operator/=(Pack b) { return *this = *this / b; }
 
+  /// Correctly rounded root.
   friend LOCKSTEP_ALWAYS_INLINE Pack sqrt(Pack a) { return of(detail::exact_sqrt(a.value_)); }
+  /// `a * a`.
   friend LOCKSTEP_ALWAYS_INLINE Pack square(Pack a) { return a * a; }
+  /// Without sign.
   friend LOCKSTEP_ALWAYS_INLINE Pack abs(Pack a) { return of(Eigen::internal::pabs(a.value_)); }
+  /// The smaller one.
   friend LOCKSTEP_ALWAYS_INLINE Pack min(Pack a, Pack b) {
     return of(Eigen::internal::pmin(a.value_, b.value_));
   }
+  /// The larger one.
   friend LOCKSTEP_ALWAYS_INLINE Pack max(Pack a, Pack b) {
     return of(Eigen::internal::pmax(a.value_, b.value_));
   }

@@ -41,6 +41,7 @@ struct Adagrad {
     detail::expect_positive("Adagrad", "initial_accumulator_value", initial_accumulator_value);
   }
 
+  /// Equal options.
   friend bool operator==(const Adagrad&, const Adagrad&) = default;
 };
 

@@ -56,6 +56,7 @@ struct Adam {
     detail::expect_not_negative("Adam", "epsilon", epsilon);
   }
 
+  /// Equal options.
   friend bool operator==(const Adam&, const Adam&) = default;
 };
 

@@ -67,6 +67,7 @@ struct AdamW {
     detail::expect_not_negative("AdamW", "weight_decay", weight_decay);
   }
 
+  /// Equal options.
   friend bool operator==(const AdamW&, const AdamW&) = default;
 };
 

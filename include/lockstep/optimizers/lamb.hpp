@@ -111,6 +111,7 @@ struct Lamb {
         "epsilon", "finite and at least 1.2e-38", epsilon);
   }
 
+  /// Equal options.
   friend bool operator==(const Lamb&, const Lamb&) = default;
 };
 

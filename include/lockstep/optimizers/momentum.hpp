@@ -44,6 +44,7 @@ struct Momentum {
   /// @throws InvalidArgument unless momentum is in [0, 1).
   void validate() const { detail::expect_below_one("Momentum", "momentum", momentum); }
 
+  /// Equal options.
   friend bool operator==(const Momentum&, const Momentum&) = default;
 };
 

@@ -117,6 +117,7 @@ struct MovingAverage {
     validate_rule(rule);
   }
 
+  /// Equal options.
   friend bool operator==(const MovingAverage&, const MovingAverage&) = default;
 
  private:

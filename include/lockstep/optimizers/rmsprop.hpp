@@ -47,6 +47,7 @@ struct RmsProp {
     detail::expect_not_negative("RmsProp", "epsilon", epsilon);
   }
 
+  /// Equal options.
   friend bool operator==(const RmsProp&, const RmsProp&) = default;
 };
 

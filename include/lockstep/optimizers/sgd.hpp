@@ -26,6 +26,7 @@ struct Sgd {
   /// One element or one register of elements: changes `w` in place.
   LOCKSTEP_ALWAYS_INLINE void update(const Step& step, auto& w, auto g) const { w -= step.rate * g; }
 
+  /// Equal options.
   friend bool operator==(const Sgd&, const Sgd&) = default;
 };
 

@@ -221,7 +221,7 @@ def states(svg, commands):
         for number, line in enumerate(lines):
             y = at[1] - 7 - 14 * (len(lines) - 1 - number)
             svg.parts.append(
-                f'<rect x="{at[0] - len(line) * 3.1:g}" y="{y - 10:g}" width="{len(line) * 6.2:g}" height="13" fill="white"/>'
+                f'<rect x="{at[0] - len(line) * 3.1:g}" y="{y - 11:g}" width="{len(line) * 6.2:g}" height="15" fill="white"/>'
             )
             svg.text(at[0], y, line, size=11, anchor="middle")
     bottom = max(y for _, y, _ in boxes.values()) + height

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Parts of scripts/docs, to be run in the top folder.
 
-    build_site.py pages SITE      README.md and docs/ as HTML, with the files that they link to
+    build_site.py pages SITE      README.md, docs/ and what they link to: Markdown as HTML, other files as they are
     build_site.py headers FOLDER  a copy of the headers for doxygen: formulas as HTML, links to the pages
     build_site.py check SITE      looks at every relative link; prints the broken ones and `N passed, N failed`
 
@@ -70,7 +70,7 @@ def with_anchors(body):
 
 
 def write_page(source, site, linked):
-    """Writes one page; adds the repository's files that it links to."""
+    """Writes one page; adds the files and folders of the repository that it links to."""
     body = subprocess.run(
         ["cmark-gfm", "--unsafe", "-e", "table", "-e", "autolink"],
         input=with_formulas(source.read_text(encoding="utf-8")), stdout=subprocess.PIPE, text=True, check=True,
@@ -83,10 +83,10 @@ def write_page(source, site, linked):
             return match[0]
         path, _, anchor = address.partition("#")
         file = pathlib.Path(os.path.normpath(source.parent / path))
+        if file.exists():
+            linked.add(file)
         if file.suffix == ".md":
             file = page_of(file)
-        elif file.is_file():
-            linked.add(file)
         relative = os.path.relpath(file, target.parent)
         return f'{kind}="{relative}{"#" + anchor if anchor else ""}"'
 
@@ -114,13 +114,21 @@ def write_page(source, site, linked):
 def write_pages(site):
     site.mkdir(parents=True, exist_ok=True)
     (site / "style.css").write_text(STYLE, encoding="utf-8")
-    sources = [pathlib.Path("README.md"), pathlib.Path("examples/data/README.md"), *sorted(pathlib.Path("docs").rglob("*.md"))]
-    linked = set()
-    for source in sources:
-        write_page(source, site, linked)
-    for file in sorted(linked):
-        (site / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, site / file)
+    pages = {pathlib.Path("README.md"), *pathlib.Path("docs").rglob("*.md")}
+    written = set()
+    while waiting := sorted(pages - written):
+        for source in waiting:
+            linked = set()
+            write_page(source, site, linked)
+            written.add(source)
+            for file in sorted(linked):
+                (site / file).parent.mkdir(parents=True, exist_ok=True)
+                if file.suffix == ".md":
+                    pages.add(file)
+                elif file.is_dir():
+                    shutil.copytree(file, site / file, dirs_exist_ok=True)
+                else:
+                    shutil.copyfile(file, site / file)
 
 
 # ---- headers

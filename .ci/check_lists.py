@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Fails for each source below tests/ that no meson.build names: a forgotten test would pass by not being run."""
+"""Fails for each source below tests/ that no meson.build names, and for each page with C++ that tests/docs does not: a
+forgotten test would pass by not being run."""
 import pathlib
 import re
 import sys
@@ -13,4 +14,13 @@ named = {
 forgotten = sorted(source for source in tests.rglob("*.cpp") if source.resolve() not in named)
 for source in forgotten:
     print(f"{source.relative_to(tests.parent)}: in no meson.build")
-sys.exit(bool(forgotten))
+
+listed = set(re.findall(r"'([^']+)'", (tests / "docs" / "meson.build").read_text(encoding="utf-8")))
+pages = [
+    page
+    for page in sorted(pathlib.Path("docs").rglob("*.md"))
+    if "```cpp" in page.read_text(encoding="utf-8") and str(page.relative_to("docs").with_suffix("")) not in listed
+]
+for page in pages:
+    print(f"{page}: not in tests/docs/meson.build")
+sys.exit(bool(forgotten or pages))

@@ -7,7 +7,7 @@
 A block ```cpp is one of these, as an HTML comment on the line before it says:
 
     (no comment)                                a complete program, with main(): DOCUMENT_N.cpp
-    <!-- snippet: body -->                      statements; needs="a, b" gives them parameters, see NEEDS
+    <!-- snippet: body -->                      statements, run once; needs="a, b" gives them parameters, see NEEDS
     <!-- snippet: declarations -->              what stands at namespace scope
     <!-- snippet: file="examples/x.cpp" -->     the same text as this file without its first comment; only compared
 
@@ -20,7 +20,7 @@ import pathlib
 import re
 import sys
 
-# What a body may need -> the parameter that provides it. Nobody calls the bodies.
+# What a body may need -> the parameter that provides it.
 NEEDS = {
     "variables": "ls::Variables<float>& variables",
     "w": "const ls::Handle<Eigen::MatrixXf, float>& w",
@@ -32,6 +32,41 @@ NEEDS = {
     "gradient": "const Eigen::MatrixXf& gradient",
     "samples": "double samples",
 }
+# How a body that is run gets what needs more than members of `Set`, in this order; a replica needs a trainer.
+MADE = {
+    "trainer": "ls::SyncReplicas<ls::Adam, ls::InProcess> trainer{ls::Adam{}, set.variables, {}};",
+    "replica": "auto replica = trainer.join();\n    replica.set_gradient(set.b, Eigen::VectorXf::Ones(2));",
+    "optimizer": "ls::Local<ls::GradientAggregation<ls::Adam>> optimizer{{ls::Adam{}, {.grad_steps = 4}}, set.variables};",
+}
+RUN = """
+namespace {
+
+/// What a body works with; a new one for each.
+struct Set {
+  using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  ls::Variables<float> variables = {};
+  ls::Handle<Eigen::MatrixXf, float> w = variables.add("w", Eigen::MatrixXf::Ones(2, 3));
+  ls::Handle<Eigen::VectorXf, float> b = variables.add("b", Eigen::VectorXf::Zero(2));
+  ls::Handle<Table, float> embedding = variables.add("embedding", Table::Zero(8, 4));
+  Eigen::MatrixXf gradient = Eigen::MatrixXf::Ones(2, 3);
+  double samples = 32;
+};
+
+/// Runs one body. False if it throws; then it says where that is.
+template <class F>
+bool run(const char* where, F&& body) {
+  try {
+    Set set;
+    body(set);
+    return true;
+  } catch (const std::exception& error) {
+    std::cout << where << ": " << error.what() << '\\n';
+    return false;
+  }
+}
+
+}  // namespace
+"""
 PRELUDE = """#include <lockstep/lockstep.hpp>
 #include <lockstep/accumulators/conditional_accumulator.hpp>
 #include <lockstep/accumulators/sparse_conditional_accumulator.hpp>
@@ -43,6 +78,7 @@ PRELUDE = """#include <lockstep/lockstep.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <span>
 #include <string>
@@ -77,12 +113,23 @@ class Snippet:
     def code(self):
         return f'#line {self.line} "{self.path.name}"\n{self.text}'
 
-    def parameters(self):
+    def needs(self):
         names = [name.strip() for name in self.arguments.get("needs", "").split(",") if name.strip()]
         for name in names:
             if name not in NEEDS:
                 self.fail(f"needs \"{name}\", but there are only: {', '.join(NEEDS)}")
+        return names
+
+    def parameters(self):
+        names = self.needs()
         return ", ".join("[[maybe_unused]] " + NEEDS[name] for name in names)
+
+    def call(self, function):
+        needs = self.needs()
+        made = [MADE[name] for name in MADE if name in needs or (name == "trainer" and "replica" in needs)]
+        arguments = ", ".join(name if name in MADE else f"set.{name}" for name in needs)
+        body = "\n    ".join([*made, f"{function}({arguments});"])
+        return f'  ok = run("{self.path.name}:{self.line}", []([[maybe_unused]] Set& set) {{\n    {body}\n  }}) && ok;\n'
 
     def compare(self, root):
         source = (root / self.arguments["file"]).read_text(encoding="utf-8")
@@ -100,7 +147,7 @@ def read(path):
 
 
 def body_unit(documents):
-    unit = PRELUDE
+    unit, calls = PRELUDE, ""
     for path, snippets in documents:
         if not any(snippet.kind in ("body", "declarations") for snippet in snippets):
             continue
@@ -111,8 +158,9 @@ def body_unit(documents):
                 unit += snippet.code()
             elif snippet.kind == "body":
                 unit += f"void body_{number}({snippet.parameters()});\nvoid body_{number}({snippet.parameters()}) {{\n{snippet.code()}}}\n"
+                calls += snippet.call(f"{name}::body_{number}")
         unit += f"}}  // namespace {name}\n"
-    return unit + "\nint main() {}\n"
+    return unit + f"{RUN}\nint main() {{\n  bool ok = true;\n{calls}  return ok ? 0 : 1;\n}}\n"
 
 
 def outputs(documents):

@@ -10,18 +10,23 @@
 #include <cstddef>
 #include <cstdint>
 
+/// Parts of the version: a change of the major one may break programs, until 1.0 also one of the minor one.
 #define LOCKSTEP_VERSION_MAJOR 0
+/// As above.
 #define LOCKSTEP_VERSION_MINOR 1
+/// As above.
 #define LOCKSTEP_VERSION_PATCH 0
 
 /// The inline namespace keeps two versions in one program apart at link time.
 #define LOCKSTEP_NAMESPACE_BEGIN \
   namespace lockstep {           \
   inline namespace v0_1 {
+/// Ends what LOCKSTEP_NAMESPACE_BEGIN begins.
 #define LOCKSTEP_NAMESPACE_END \
   }                            \
   }
 
+/// Before a function whose call would cost more than its work.
 #if defined(__GNUC__)
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
 #else
@@ -50,9 +55,13 @@ using Index = std::int64_t;
 /// Most replicas of one trainer.
 inline constexpr int k_max_replicas = 128;
 
+/// A version, by its parts.
 struct Version {
-  int major, minor, patch;
+  int major;  ///< LOCKSTEP_VERSION_MAJOR
+  int minor;  ///< LOCKSTEP_VERSION_MINOR
+  int patch;  ///< LOCKSTEP_VERSION_PATCH
 };
+/// The version of these headers.
 constexpr Version version() {
   return {LOCKSTEP_VERSION_MAJOR, LOCKSTEP_VERSION_MINOR, LOCKSTEP_VERSION_PATCH};
 }

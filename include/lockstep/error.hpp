@@ -78,12 +78,20 @@ struct SystemError : Error {
 
 /// One replica that a wait is for.
 struct Missing {
-  enum class Why { not_joined, slow, left, dead };
-  int replica;
-  Why why;
+  /// What is known of it.
+  enum class Why {
+    not_joined,  ///< its place was never taken
+    slow,        ///< it is alive, and has not contributed
+    left,        ///< it has left, and its place is kept
+    dead,        ///< it has failed, and its place is kept
+  };
+  int replica;  ///< its number
+  Why why;      ///< why it is waited for
+  /// Member by member.
   friend bool operator==(const Missing&, const Missing&) = default;
 };
 
+/// "has not joined", "is alive but slow" and so on.
 constexpr const char* to_string(Missing::Why why) {
   switch (why) {
     case Missing::Why::not_joined:
@@ -109,8 +117,10 @@ inline std::string to_string(std::span<const Missing> missing) {
 
 /// A deadline passed. `missing()` lists exactly the replicas that the wait was for.
 struct TimeoutError : Error {
+  /// @param text what was asked, and for how long. @param missing_replicas what `missing()` gives.
   TimeoutError(const std::string& text, std::vector<Missing> missing_replicas)
       : Error(text), missing_(std::move(missing_replicas)) {}
+  /// Whom the wait was for, by ascending number.
   const std::vector<Missing>& missing() const { return missing_; }
 
  private:
@@ -119,7 +129,9 @@ struct TimeoutError : Error {
 
 /// Another replica failed (an exception left its loop, or it died), so this round cannot be completed.
 struct PeerFailed : Error {
+  /// @param text what happened. @param replica what `replica()` gives.
   PeerFailed(const std::string& text, int replica) : Error(text), replica_(replica) {}
+  /// Number of the replica that failed; negative if it was none.
   int replica() const { return replica_; }
 
  private:

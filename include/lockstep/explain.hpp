@@ -43,6 +43,7 @@ struct explain_optimizer {
       "[lockstep.optimizer.scalars] an optimizer must have the member types 'Scalar' (of variables) and "
       "'GradientScalar'; see docs/concepts.md#optimizer");
   // Without them the sentences below would only repeat the cause.
+  /// Whether the first sentence is the one that matters.
   static constexpr bool k_no_scalars = !detail::NamesScalars<O>;
   static_assert(
       k_no_scalars || HasVariables<O>,

@@ -31,6 +31,7 @@ enum class StateRule : std::uint8_t {
   first,  ///< all get that of replica 0, bit by bit
 };
 
+/// Options of `ExtraState`.
 struct ExtraStateOptions {
   int replicas = 1;                                         ///< N: all take part in each exchange
   std::chrono::milliseconds deadline = k_default_deadline;  ///< longest wait of one exchange
@@ -92,12 +93,15 @@ class ExtraState {
   /// The states as one replica has them.
   class Replica {
    public:
+    /// Used by `ExtraState::join`.
     Replica(const ExtraState& state, typename Trainer::Replica&& replica)
         : state_(&state), replica_(std::move(replica)), memory_(bytes()) {
       std::copy_n(replica_.values(), layout().size(), data());
     }
 
+    /// Its replica number.
     int index() const { return replica_.index(); }
+    /// The set of states.
     const Variables<T>& variables() const { return replica_.variables(); }
 
     /// This replica's own, to be read and written in place at any time.
@@ -163,8 +167,10 @@ class ExtraState {
   std::vector<StateRule> rules_;  // by variable
 };
 
+/// Deduces the scalar.
 template <class Rules, class T>
 ExtraState(Rules, Variables<T>&, ExtraStateOptions) -> ExtraState<InProcess, T>;
+/// Deduces the transport and the scalar.
 template <class Rules, class T, Transport Net>
 ExtraState(Rules, Variables<T>&, ExtraStateOptions, Net) -> ExtraState<Net, T>;
 

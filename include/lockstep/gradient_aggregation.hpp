@@ -48,7 +48,9 @@ template <class Inner>
 class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, typename Inner::Replica::Scalar,
                                                  typename Inner::Replica::GradientScalar> {
  public:
+  /// Scalar of variables and slots.
   using T = typename Inner::Replica::Scalar;
+  /// Scalar of gradients.
   using G = typename Inner::Replica::GradientScalar;
 
   /// @throws InvalidArgument for an option without meaning.
@@ -63,6 +65,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
     inner_.staging().clear();
   }
 
+  /// Replica number, as the inner optimizer counts.
   int index() const { return inner_.index(); }
   /// Updates, or what the variant of the window counts.
   std::int64_t global_step() const { return historical() ? window_.global_step : inner_.global_step(); }
@@ -71,6 +74,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   /// Micro-batches in accepted windows, over all who sat at this replica number, and in the open one: the key
   /// for the next batch. Those of a window that was refused come again.
   std::int64_t sequence() const { return inner_.sequence() + batches_; }
+  /// The set that it trains.
   const Variables<T, G>& variables() const { return inner_.variables(); }
   /// The inner slots, then "grad_accum".
   std::vector<std::string> slot_names() const {
@@ -78,8 +82,11 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
     names.emplace_back(k_grad_accum);
     return names;
   }
+  /// The replica that windows are handed to.
   typename Inner::Replica& inner() { return inner_; }
+  /// Counters of the open window.
   const protocol::Window& window() const { return window_; }
+  /// Micro-batches in the open window.
   std::int64_t pending() const { return window_.pending; }
   /// Changes k, also of the open window: it closes when it has at least that many.
   void set_grad_steps(WindowLength length) {
@@ -143,18 +150,22 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   { return inner_.withdraw(); }
 
   // For GradientAccess.
+  /// First element of the variables as this replica sees them.
   const T* values() const { return inner_.values(); }
+  /// What the next micro-batch is written to. @throws UsageError while a window is pending after a timeout.
   Contribution<G>& staging() {
     Contribution<G>& inner = inner_.staging();  // throws while a contribution is pending
     if (!k_widens && window_.pending == 0) return inner;
     return own(scratch_);
   }
+  /// First element of a slot array in which variable `id` may be read. @throws UnknownVariable
   const T* slot_data(std::string_view name, std::uint32_t id) {
     if (name != k_grad_accum) return inner_.slot_data(name, id);
     Contribution<T>& sum = accumulator();
     sum.zero_absent(id);
     return sum.data();
   }
+  /// The same.
   const T* slot_data(std::string_view name, std::uint32_t id) const {
     return const_cast<AggregatingReplica*>(this)->slot_data(
         name, id);  // fills unused memory with zeros, changes no value
@@ -267,9 +278,10 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
 template <class Inner>
 requires Trainer<Inner>
 struct GradientAggregation<Inner> {
-  Inner inner;
-  AggregationOptions options;
+  Inner inner;                 ///< the trainer around which windows are put
+  AggregationOptions options;  ///< of the window of each replica
 
+  /// What loops see.
   using Replica = AggregatingReplica<Inner>;
 
   /// The inner trainer's `join`, with a window of its own. For `Local`: the window ends with the returned
@@ -305,19 +317,23 @@ struct GradientAggregation<Inner> {
         std::forward<Arguments>(arguments)...);
   }
 
+  /// Updates applied.
   std::int64_t global_step() const { return inner.global_step(); }
   /// Counters of one replica number, as the inner trainer keeps them: windows, not micro-batches.
   auto stats(int place) const requires requires(const Inner& trainer) { trainer.stats(0); }
   { return inner.stats(place); }
+  /// The set that it trains.
   decltype(auto) variables() const { return inner.variables(); }
   /// The slots of the inner optimizer; "grad_accum" belongs to the replicas.
   std::vector<std::string> slot_names() const { return inner.slot_names(); }
+  /// A slot of the inner optimizer, as the inner trainer gives it.
   template <class M>
   auto slot(std::string_view name, const M& handle) const {
     return inner.slot(name, handle);
   }
 };
 
+/// Deduces the recipe or trainer inside.
 template <class Inner>
 GradientAggregation(Inner, AggregationOptions) -> GradientAggregation<Inner>;
 

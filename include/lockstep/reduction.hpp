@@ -14,6 +14,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// `mean` divides the sum by the number of gradients in it, `sum` does not divide.
 enum class Reduction { mean, sum };
 
+/// "MEAN" or "SUM", as TensorFlow writes it.
 constexpr const char* to_string(Reduction reduction) {
   switch (reduction) {
     case Reduction::mean:

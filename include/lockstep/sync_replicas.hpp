@@ -40,6 +40,7 @@ template <class R, Transport Net = InProcess, class T = float, class G = T>
 requires Recipe<R, T>
 class SyncReplicas {
  public:
+  /// What loops see.
   using Replica = SyncReplica<R, Net, T, G>;
 
   /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
@@ -115,10 +116,12 @@ class SyncReplicas {
 
   /// N.
   int replicas() const { return engine_->replicas(); }
+  /// Updates applied, from `SyncOptions::global_step`; or what the variant of a window inside counts.
   std::int64_t global_step() const {
     return engine_->session().exclusive(
         [](const detail::Control& control) { return control.updater.window.global_step; });
   }
+  /// As given.
   const SyncOptions& options() const { return engine_->options(); }
 
   /// Counters of one replica number; cheap, at any time.
@@ -164,7 +167,9 @@ class SyncReplicas {
 
   // ---- the wrapped optimizer
 
+  /// The set that it trains.
   const Variables<T, G>& variables() const { return engine_->variables(); }
+  /// Slots of the rule, then "grad_accum" if it aggregates.
   std::vector<std::string> slot_names() const { return engine_->updater().slot_names(); }
   /// Not while replicas are at work.
   template <class M>
@@ -185,8 +190,10 @@ class SyncReplicas {
   std::unique_ptr<Engine> engine_;
 };
 
+/// Deduces the scalars.
 template <class R, class T, class G>
 SyncReplicas(R, Variables<T, G>&, SyncOptions) -> SyncReplicas<R, InProcess, T, G>;
+/// Deduces the transport and the scalars.
 template <class R, class T, class G, Transport Net>
 SyncReplicas(R, Variables<T, G>&, SyncOptions, Net) -> SyncReplicas<R, Net, T, G>;
 

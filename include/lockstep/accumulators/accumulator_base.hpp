@@ -28,7 +28,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// What an accumulator is made from.
 struct AccumulatorOptions {
   std::optional<Shape> shape = std::nullopt;  ///< declared shape of the gradients; absent = of any rank
-  Reduction reduction = Reduction::mean;
+  Reduction reduction = Reduction::mean;      ///< what `take_grad` gives
 };
 
 namespace detail {

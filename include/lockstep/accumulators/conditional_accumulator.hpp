@@ -78,6 +78,7 @@ class ConditionalAccumulator : public detail::AccumulatorBase<detail::DenseSum<T
   using Base = detail::AccumulatorBase<detail::DenseSum<T>, Net>;
 
  public:
+  /// What the constructor takes.
   using Options = AccumulatorOptions;
 
   /// @throws InvalidArgument if a declared extent is below -1.

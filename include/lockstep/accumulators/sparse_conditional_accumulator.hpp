@@ -179,6 +179,7 @@ class SparseConditionalAccumulator : public detail::AccumulatorBase<detail::Spar
   using Base = detail::AccumulatorBase<detail::SparseSum<T>, Net>;
 
  public:
+  /// What the constructor takes.
   using Options = AccumulatorOptions;
 
   /// A declared shape of () constrains nothing, like an absent one.

@@ -23,6 +23,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Extents, outermost first; () is a scalar. In a declared shape `k_unknown` is an extent that may be
 /// anything.
 using Shape = std::vector<Index>;
+/// An extent of a declared shape that may be anything.
 inline constexpr Index k_unknown = -1;
 
 /// Types that gradients are accumulated in, and the arithmetic is done in.
@@ -32,22 +33,25 @@ concept AccumulatedScalar = std::same_as<T, float> || std::same_as<T, double> ||
 /// An array that owns its elements, in row-major order.
 template <class T>
 struct Tensor {
-  std::vector<T> elements;
-  Shape shape;
+  std::vector<T> elements;  ///< row-major
+  Shape shape;              ///< extents
+  /// Equal elements and shape.
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
 /// A row-major array that somebody else owns; cheap to make, valid while the elements live.
 template <class T>
 struct TensorView {
-  std::span<T> elements;
-  Shape shape;
+  std::span<T> elements;  ///< row-major
+  Shape shape;            ///< extents
 
+  /// @pre the shape has as many elements as there are
   TensorView(std::span<T> row_major, Shape extents) : elements(row_major), shape(std::move(extents)) {}
   /// A vector: shape (n,).
   template <class Range>
   requires std::convertible_to<const Range&, std::span<T>> TensorView(const Range& vector)
       : elements(vector), shape{static_cast<Index>(elements.size())} {}
+  /// A view of a tensor, which must outlive it.
   TensorView(const Tensor<std::remove_const_t<T>>& tensor) requires std::is_const_v<T>
       : elements(tensor.elements), shape(tensor.shape) {}
 };
@@ -66,6 +70,7 @@ struct SparseTensor {
   std::vector<Index> indices;  ///< (rows,)
   Tensor<T> values;            ///< shape (rows, ...)
   Shape dense_shape;           ///< rank of `values`; the first extent is `k_unknown` if it was not declared
+  /// Equal elements and shape.
   friend bool operator==(const SparseTensor&, const SparseTensor&) = default;
 };
 

@@ -35,6 +35,7 @@ class TokenQueue {
  public:
   class Waiter;
 
+  /// An empty, open queue.
   explicit TokenQueue(const Net& net = {})
       : session_(net, State{}, SessionSpec{.bytes = word_bytes()}),
         word_(*Carver(session_.memory().data()).template array<WaitWord>(1)) {}
@@ -89,6 +90,7 @@ class TokenQueue {
   Index size() const {
     return session_.exclusive([](State& state) { return state.size(); });
   }
+  /// Whether `close` has been called.
   bool is_closed() const {
     return session_.exclusive([](State& state) { return state.is_closed(); });
   }
@@ -134,8 +136,10 @@ class TokenQueue {
 template <Transport Net>
 class TokenQueue<Net>::Waiter {
  public:
+  /// Takes over the place in line.
   Waiter(Waiter&& other) noexcept
       : home_(std::exchange(other.home_, nullptr)), ticket_(other.ticket_), settled_(other.settled_) {}
+  /// Gives up its own place in line, then takes over the other's.
   Waiter& operator=(Waiter&& other) noexcept {
     if (this != &other) {
       abandon();

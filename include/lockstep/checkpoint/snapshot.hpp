@@ -20,7 +20,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Counters of an optimizer: everything that an update changes besides variables, slots and the open window's
 /// data.
 struct UpdaterState {
-  protocol::Window window;
+  protocol::Window window;  ///< counters of the open window, and of updates
   double window_unit = 1;   ///< weight of the first gradient of the open window
   double window_total = 0;  ///< weight of all of them
   double examples = 0;      ///< weight behind all updates
@@ -33,21 +33,22 @@ template <class T>
 struct Snapshot {
   /// A variable (`slot` is empty) or one of its slots, row-major, without padding.
   struct Array {
-    std::string variable, slot;
-    std::vector<Index> shape;
-    std::vector<T> values;
+    std::string variable;      ///< name of the variable
+    std::string slot;          ///< name of the slot; empty for the variable itself
+    std::vector<Index> shape;  ///< extents, outermost first; empty for a scalar
+    std::vector<T> values;     ///< row-major
   };
   /// What the open window holds for one variable.
   struct Pending {
-    std::string variable;
-    Presence presence;
+    std::string variable;     ///< its name
+    Presence presence;        ///< dense, or rows
     std::vector<Index> rows;  ///< ascending; empty for a dense sum
-    std::vector<T> values;
+    std::vector<T> values;    ///< of the whole variable, or of the rows one after the other
   };
-  std::string rule;  ///< its name, if it has one
-  std::vector<Array> arrays;
-  std::vector<Pending> window;
-  UpdaterState counters;
+  std::string rule;             ///< its name, if it has one
+  std::vector<Array> arrays;    ///< every variable, each followed by its slots
+  std::vector<Pending> window;  ///< what is in the open window; empty between windows
+  UpdaterState counters;        ///< everything else that an update changes
 };
 
 namespace detail {

@@ -34,18 +34,18 @@ namespace tensorflow {
 
 /// The moving average of `variable_averages`.
 struct ExponentialMovingAverage {
-  double decay = 0.999;
+  double decay = 0.999;      ///< share of the average that is kept per update
   bool num_updates = false;  ///< the decay follows the number of updates
 };
 
 /// The counter of updates. Its value afterwards is `SyncReplicasOptimizer::global_step()`.
 struct GlobalStep {
-  std::int64_t value = 0;
+  std::int64_t value = 0;  ///< where counting starts
 };
 
 /// What a hook finds when a session starts: the variables that nobody has given a value yet.
 struct Session {
-  std::vector<std::string> uninitialized_variables = {};
+  std::vector<std::string> uninitialized_variables = {};  ///< by name
 };
 
 /// One array among the variables of an optimizer.
@@ -53,7 +53,7 @@ template <class T>
 struct OptimizerVariable {
   std::string name;      ///< "m", "beta1_power"
   std::string variable;  ///< which variable it belongs to; empty if to none
-  Tensor<T> value;
+  Tensor<T> value;       ///< its elements and shape
 };
 
 /// Adds synchronous replicas to `opt`. Where TensorFlow builds a graph and runs it in sessions, here
@@ -244,13 +244,16 @@ class SyncReplicasOptimizer {
 
   // ---- without the hook: local_step_init_op and chief_init_op
 
+  /// The local step of a worker becomes the global step.
   void local_step_init_op(int worker) { (void)expect_built("local_step_init_op").init_worker(worker); }
   /// Local step of the chief and steps of all accumulators := global step; adds no tokens.
   void chief_init_op() { (void)expect_built("chief_init_op").set_accumulator_steps(); }
 
   // ---- the wrapped optimizer
 
+  /// Updates applied.
   std::int64_t global_step() { return expect_built("global_step").global_step(); }
+  /// Slots of the wrapped optimizer.
   std::vector<std::string> get_slot_names() const {
     std::vector<std::string> names;
     for (const Slot& slot : R::slots) names.emplace_back(slot.name);
@@ -329,6 +332,7 @@ class SyncReplicasOptimizer {
   std::unique_ptr<Trainer> trainer_;
 };
 
+/// Deduces the rule and the scalar.
 template <class R, class T, class... Arguments>
 SyncReplicasOptimizer(R, Variables<T>&, Arguments...) -> SyncReplicasOptimizer<R, T>;
 

@@ -22,10 +22,10 @@ namespace tensorflow {
 
 /// The constructor arguments of TensorFlow programs' GradientAggregationOptimizer, without the optimizer.
 struct GradientAggregationArguments {
-  std::int64_t grad_steps = 1;
+  std::int64_t grad_steps = 1;  ///< micro-batches per update
   bool apply_crs_to_grad =
-      false;  ///< sum over replicas: give `SyncReplicas` Reduction::sum, which is the same
-  bool use_tpu = false;
+      false;             ///< sum over replicas: give `SyncReplicas` Reduction::sum, which is the same
+  bool use_tpu = false;  ///< which counter closes a window: `tpu`, or `gpu` without it
   std::optional<int> xla_num_partitions = std::nullopt;  ///< no numeric effect
 };
 
@@ -43,8 +43,10 @@ inline AggregationOptions aggregation_options(const GradientAggregationArguments
 template <Optimizer O>
 class GradientAggregationOptimizer {
  public:
+  /// Scalar of the variables.
   using Scalar = typename O::Scalar;
 
+  /// @param opt must outlive this object.
   explicit GradientAggregationOptimizer(O& opt) : opt_(opt) {}
 
   /// One micro-batch. All gradients are checked before the first one is used.
@@ -61,6 +63,7 @@ class GradientAggregationOptimizer {
     return opt_.apply_gradients();
   }
 
+  /// Slots of the wrapped optimizer, and "grad_accum".
   std::vector<std::string> get_slot_names() const { return opt_.slot_names(); }
   /// A slot of the inner optimizer, or "grad_accum". @throws UnknownVariable
   Tensor<Scalar> get_slot(std::string_view variable, std::string_view name) const {

@@ -40,19 +40,22 @@ inline constexpr std::nullptr_t None = nullptr;
 /// A row-sparse gradient: row `indices[i]` has gradient `values[i]`.
 template <class T>
 struct IndexedSlices {
-  Tensor<T> values;
-  std::vector<Index> indices;
-  std::optional<Shape> dense_shape = std::nullopt;
+  Tensor<T> values;            ///< shape (rows, ...): one slice per index
+  std::vector<Index> indices;  ///< rows of the variable
+  std::optional<Shape> dense_shape =
+      std::nullopt;  ///< shape of the variable; needed where a gradient is made dense
 };
 
 /// A gradient: `None`, a `Tensor<T>`, or `IndexedSlices<T>`. Anything else is refused where it is used, as in
 /// Python.
 using Gradient = std::any;
 
+/// A gradient and the name of its variable.
 struct GradAndVar {
-  Gradient gradient;
-  std::string variable;
+  Gradient gradient;     ///< `None`, a tensor, or slices
+  std::string variable;  ///< name of the variable
 };
+/// What `apply_gradients` takes: in any order, each variable once.
 using GradsAndVars = std::vector<GradAndVar>;
 
 namespace detail {

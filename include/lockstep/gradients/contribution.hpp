@@ -22,6 +22,7 @@ enum class Presence : std::uint32_t { absent, dense, rows };
 /// Where the row set of each variable lies; the same for every contribution of a layout.
 class RowLayout {
  public:
+  /// Places the sets of all variables one after the other.
   explicit RowLayout(const Layout& layout) {
     for (const VariableInfo& info : layout.infos()) {
       places_.push_back({words_, numbers_});
@@ -31,10 +32,14 @@ class RowLayout {
   }
   /// Offsets of the set of variable `id` and of the numbers of its members, in words.
   struct Place {
-    Index words, numbers;
+    Index words;    ///< of the bits and their summary
+    Index numbers;  ///< of the numbers of its members
   };
+  /// The place of variable `id`.
   const Place& operator[](std::uint32_t id) const { return places_[id]; }
+  /// Words of memory for all sets.
   Index words() const { return words_; }
+  /// Words of memory for all numbers.
   Index numbers() const { return numbers_; }
 
  private:
@@ -47,8 +52,8 @@ class RowLayout {
 /// `unit` is the weight u of the first one, `total` is \f$\sum_i w_i\f$. So equal weights of any size leave
 /// the bits alone.
 struct alignas(k_alignment) ContributionHeader {
-  double unit = 1;
-  double total = 1;
+  double unit = 1;            ///< weight u of the first gradient merged into the data
+  double total = 1;           ///< weight of all of them
   std::int64_t merged = 0;    ///< gradients merged into the data
   std::uint32_t epoch = 1;    ///< marks of older epochs mean absent
   std::uint32_t present = 0;  ///< variables with any gradient
@@ -75,12 +80,18 @@ class Contribution {
         row_numbers_(packs ? carver.array<std::uint64_t>(static_cast<std::size_t>(rows.numbers())) : nullptr),
         data_(carver.array<G>(static_cast<std::size_t>(layout.size()))) {}
 
+  /// What the data mean: weights, and which variables are present.
   ContributionHeader& header() { return *header_; }
+  /// The same, to be read.
   const ContributionHeader& header() const { return *header_; }
+  /// First element, in the layout's order.
   G* data() { return data_; }
+  /// The same, to be read.
   const G* data() const { return data_; }
+  /// Where the variables lie.
   const Layout& layout() const { return *layout_; }
 
+  /// What it has for variable `id`. Costs one look at a mark.
   Presence presence(std::uint32_t id) const {
     if (marks_[id] >> 2 != header_->epoch) return Presence::absent;
     return is_packed(id) ? Presence::rows : static_cast<Presence>(marks_[id] & 3);
@@ -94,9 +105,12 @@ class Contribution {
   }
   /// Every variable has a dense gradient.
   bool is_dense() const { return header_->present == layout_->count() && header_->sparse == 0; }
+  /// No variable has a gradient.
   bool is_empty() const { return header_->present == 0; }
 
+  /// The set of rows of variable `id`; of meaning where its presence is `rows`.
   RowSet rows(std::uint32_t id) { return row_set(id); }
+  /// The same, to be read.
   const RowSet rows(std::uint32_t id) const { return row_set(id); }
 
   /// Forgets all gradients; the data stay as they are, unreachable.

@@ -15,12 +15,13 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// Name and place of one variable. Offsets and sizes are in elements.
 struct VariableInfo {
-  std::string name;
-  std::uint32_t id;
+  std::string name;          ///< unique in its set, not empty
+  std::uint32_t id;          ///< number in the order of `add`, from 0
   Index offset;              ///< first element; a multiple of the alignment
   Index size;                ///< elements without padding
   std::vector<Index> shape;  ///< extents, outermost first; empty for a scalar
 
+  /// Number of dimensions: 0 for a scalar.
   int rank() const { return static_cast<int>(shape.size()); }
   /// Rows are the entries of the first dimension; a scalar is one row.
   Index rows() const { return shape.empty() ? 1 : shape.front(); }
@@ -52,8 +53,11 @@ class Layout {
     return infos_.back();
   }
 
+  /// All variables, in the order of `add`.
   const std::vector<VariableInfo>& infos() const { return infos_; }
+  /// The variable with this number. @pre id < count()
   const VariableInfo& operator[](std::uint32_t id) const { return infos_[id]; }
+  /// Number of variables.
   std::uint32_t count() const { return static_cast<std::uint32_t>(infos_.size()); }
   /// Elements of one array of this layout, padding included.
   Index size() const { return size_; }

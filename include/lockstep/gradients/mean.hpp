@@ -23,24 +23,27 @@ inline constexpr int k_max_sources = k_max_replicas + 1;
 template <class T, class G>
 struct Sources {
   const T* wide =
-      nullptr;  ///< comes first with coefficient 1; an open window of wider scalars than the gradients
-  int count = 0;
-  bool weighted = false;  ///< some coefficient is not 1
-  T scale = 1;
-  std::array<const G*, k_max_sources> data;
-  std::array<T, k_max_sources> coefficient;
+      nullptr;    ///< comes first with coefficient 1; an open window of wider scalars than the gradients
+  int count = 0;  ///< sources in `data`
+  bool weighted = false;                     ///< some coefficient is not 1
+  T scale = 1;                               ///< applied to the sum
+  std::array<const G*, k_max_sources> data;  ///< first element of each source, in the order of addition
+  std::array<T, k_max_sources> coefficient;  ///< of each source
 
+  /// No sources.
   void clear() {
     wide = nullptr;
     count = 0;
     weighted = false;
   }
+  /// Appends a source.
   void add(const G* source, T coefficient_of_source) {
     const auto at = static_cast<std::size_t>(count++);
     data[at] = source;
     coefficient[at] = coefficient_of_source;
     weighted = weighted || coefficient_of_source != T(1);
   }
+  /// There is nothing to add up.
   bool empty() const { return count == 0 && wide == nullptr; }
 };
 
@@ -186,6 +189,7 @@ struct functor_has_linear_access<lockstep::detail::MeanFunctor<T, Sum>> {
   enum { ret = 1 };
 };
 
+/// @cond not ours: a part of Eigen
 /// `map = nullary expression of ours`: one streaming loop.
 template <class Target, class Functor, class Plain, class T>
 requires lockstep::detail::is_streaming_functor<Functor>
@@ -195,4 +199,5 @@ struct Assignment<Target, CwiseNullaryOp<Functor, Plain>, assign_op<T, T>, Dense
     lockstep::detail::stream(target.data(), source.functor(), static_cast<lockstep::Index>(target.size()));
   }
 };
+/// @endcond
 }  // namespace Eigen::internal

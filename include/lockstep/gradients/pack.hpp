@@ -71,27 +71,37 @@ LOCKSTEP_ALWAYS_INLINE Eigen::internal::Packet8d exact_sqrt(const Eigen::interna
 template <class T, class Packet = T>
 class Pack {
  public:
+  /// Type of an element.
   using Scalar = T;
 
   LOCKSTEP_ALWAYS_INLINE Pack() : value_(Eigen::internal::pset1<Packet>(T(0))) {}
+  /// All elements are `scalar`, converted to `T`.
   template <detail::Arithmetic S>
   LOCKSTEP_ALWAYS_INLINE Pack(S scalar) : value_(Eigen::internal::pset1<Packet>(static_cast<T>(scalar))) {}
+  /// The elements of a packet.
   LOCKSTEP_ALWAYS_INLINE static Pack of(const Packet& packet) { return Pack(packet, Raw{}); }
+  /// Reads a register from memory, which need not be aligned.
   LOCKSTEP_ALWAYS_INLINE static Pack load(const T* from) { return of(Eigen::internal::ploadu<Packet>(from)); }
+  /// Writes it to memory, which need not be aligned.
   LOCKSTEP_ALWAYS_INLINE void store(T* to) const { Eigen::internal::pstoreu(to, value_); }
+  /// The Eigen packet, or the element, inside.
   LOCKSTEP_ALWAYS_INLINE const Packet& packet() const { return value_; }
 
+  /// Elementwise sum.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator+(Pack a, Pack b) {
     return of(Eigen::internal::padd(a.value_, b.value_));
   }
+  /// Elementwise difference.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator-(Pack a, Pack b) {
     return of(Eigen::internal::psub(a.value_, b.value_));
   }
+  /// Elementwise product; not fused with what follows.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator*(Pack a, Pack b) {
     Packet product = Eigen::internal::pmul(a.value_, b.value_);
     detail::keep_rounded(product);
     return of(product);
   }
+  /// Elementwise quotient.
   friend LOCKSTEP_ALWAYS_INLINE Pack operator/(Pack a, Pack b) {
     return of(Eigen::internal::pdiv(a.value_, b.value_));
   }
@@ -99,17 +109,26 @@ class Pack {
   friend LOCKSTEP_ALWAYS_INLINE Pack operator-(Pack a) {
     return of(Eigen::internal::pxor(a.value_, Eigen::internal::pset1<Packet>(T(-0.0))));
   }
+  /// Elementwise, as the operator without `=`.
   LOCKSTEP_ALWAYS_INLINE Pack& operator+=(Pack b) { return *this = *this + b; }
+  /// Elementwise, as the operator without `=`.
   LOCKSTEP_ALWAYS_INLINE Pack& operator-=(Pack b) { return *this = *this - b; }
+  /// Elementwise, as the operator without `=`; not fused with what follows.
   LOCKSTEP_ALWAYS_INLINE Pack& operator*=(Pack b) { return *this = *this * b; }
+  /// Elementwise, as the operator without `=`.
   LOCKSTEP_ALWAYS_INLINE Pack& operator/=(Pack b) { return *this = *this / b; }
 
+  /// Correctly rounded root.
   friend LOCKSTEP_ALWAYS_INLINE Pack sqrt(Pack a) { return of(detail::exact_sqrt(a.value_)); }
+  /// `a * a`.
   friend LOCKSTEP_ALWAYS_INLINE Pack square(Pack a) { return a * a; }
+  /// Without sign.
   friend LOCKSTEP_ALWAYS_INLINE Pack abs(Pack a) { return of(Eigen::internal::pabs(a.value_)); }
+  /// The smaller one.
   friend LOCKSTEP_ALWAYS_INLINE Pack min(Pack a, Pack b) {
     return of(Eigen::internal::pmin(a.value_, b.value_));
   }
+  /// The larger one.
   friend LOCKSTEP_ALWAYS_INLINE Pack max(Pack a, Pack b) {
     return of(Eigen::internal::pmax(a.value_, b.value_));
   }

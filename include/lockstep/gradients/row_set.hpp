@@ -30,6 +30,7 @@ class RowSet {
   /// Words of memory for the numbers of its members.
   static Index numbers_for(Index rows) { return 2 * words_for(rows); }
 
+  /// Whether the row is in the set. @pre 0 <= row < rows()
   bool contains(Index row) const { return (bits_[row / 64] >> (row % 64) & 1) != 0; }
 
   /// @return true if the row was not yet in the set.
@@ -42,12 +43,14 @@ class RowSet {
     return true;
   }
 
+  /// Adds the members of a set for as many rows.
   void insert_all(const RowSet& other) {
     for (Index i = 0; i < words_for(words_for(rows_)); ++i)
       for_each_bit(other.summary_[i], [&](Index bit) { bits_[i * 64 + bit] |= other.bits_[i * 64 + bit]; }),
           summary_[i] |= other.summary_[i];
   }
 
+  /// Empties the set. Costs what its members cost.
   void clear() {
     for (Index i = 0; i < words_for(words_for(rows_)); ++i) {
       for_each_bit(summary_[i], [&](Index bit) { bits_[i * 64 + bit] = 0; });
@@ -80,6 +83,7 @@ class RowSet {
   /// The first `count` numbers are free again.
   void give_back(Index count) { std::fill_n(taken_, words_for(count), std::uint64_t{0}); }
 
+  /// Rows of the table: members are below.
   Index rows() const { return rows_; }
   /// 64 rows starting at 64 * i.
   std::uint64_t word(Index i) const { return bits_[i]; }
@@ -110,6 +114,7 @@ class RowSet {
       });
   }
 
+  /// Calls `visit(i)` for each bit of `word` that is set, the lowest one first.
   template <class F>
   static void for_each_bit(std::uint64_t word, F&& visit) {
     for (; word != 0; word &= word - 1) visit(static_cast<Index>(std::countr_zero(word)));

@@ -29,24 +29,27 @@ template <class T, class G>
 struct Contributors {
   const Contribution<T>* window =
       nullptr;  ///< an open window, first in the order, if it has other scalars than `G`
-  std::vector<const Contribution<G>*> all;
-  std::vector<double> coefficient;  ///< of the data: unit / first unit
-  std::vector<double> total;        ///< weight relative to the first unit, for divisors
-  double scale = 1;                 ///< applied to the sum
+  std::vector<const Contribution<G>*> all;  ///< in replica order
+  std::vector<double> coefficient;          ///< of the data: unit / first unit
+  std::vector<double> total;                ///< weight relative to the first unit, for divisors
+  double scale = 1;                         ///< applied to the sum
   double factor = 1;  ///< of the clip; part of `scale` already, and applied when `by_present` replaces it
   bool by_present = false;  ///< Absent::excluded: the scale is one over the totals of those present
 
+  /// No contributions.
   void clear() {
     window = nullptr;
     all.clear();
     coefficient.clear();
     total.clear();
   }
+  /// Appends a contribution, with its unit and total weight relative to the first unit.
   void add(const Contribution<G>& contribution, double relative_unit, double relative_total) {
     all.push_back(&contribution);
     coefficient.push_back(relative_unit);
     total.push_back(relative_total);
   }
+  /// Each of them has a dense gradient for every variable.
   bool is_dense() const {
     for (const auto* contribution : all)
       if (!contribution->is_dense()) return false;

@@ -23,10 +23,10 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// A typed reference to one variable of one `Variables` object: knows its tensor type, shape and place.
 template <class Tensor, class T>
 struct Handle {
-  std::uint32_t id = 0;
-  Index offset = 0;
-  typename TensorTraits<Tensor, T>::Shape shape{};
-  const void* owner = nullptr;  ///< identity of the set, to refuse handles of another one
+  std::uint32_t id = 0;                             ///< number of the variable in its set
+  Index offset = 0;                                 ///< its first element in the flat layout, in elements
+  typename TensorTraits<Tensor, T>::Shape shape{};  ///< its shape, as the tensor type has it
+  const void* owner = nullptr;                      ///< identity of the set, to refuse handles of another one
 };
 
 namespace detail {
@@ -45,7 +45,9 @@ concept GradientScalar =
 template <detail::VariableScalar T = float, detail::GradientScalar<T> G = T>
 class Variables {
  public:
+  /// Scalar of variables and slots.
   using Scalar = T;
+  /// Scalar of gradients.
   using GradientScalar = G;
 
   Variables() = default;
@@ -85,7 +87,9 @@ class Variables {
     TensorTraits<M, T>::assign(data_ + handle.offset, handle.shape, value);
   }
 
+  /// Name, place and shape of each variable, in the order of `add`.
   std::span<const VariableInfo> infos() const { return layout_.infos(); }
+  /// Where they lie.
   const Layout& layout() const { return layout_; }
   /// All values in layout order, padding included.
   std::span<const T> flat() const { return {data_, static_cast<std::size_t>(layout_.size())}; }
@@ -143,13 +147,17 @@ class Variables {
 template <class T, class G>
 class Binding {
  public:
+  /// Binds the set. @throws UsageError, InvalidArgument as `Variables::bind`.
   explicit Binding(Variables<T, G>& variables) : variables_(&variables) { variables.bind(); }
   ~Binding() {
     if (variables_) variables_->release();
   }
+  /// Takes over; the other one binds nothing any more.
   Binding(Binding&& other) noexcept : variables_(std::exchange(other.variables_, nullptr)) {}
   Binding& operator=(Binding&&) = delete;
+  /// The set.
   Variables<T, G>& operator*() const { return *variables_; }
+  /// The set.
   Variables<T, G>* operator->() const { return variables_; }
 
  private:

@@ -16,16 +16,20 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// @par Source Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
 /// optimization", 2011; TensorFlow AdagradOptimizer.
 struct Adagrad {
-  Schedule learning_rate = 0.01;
-  double initial_accumulator_value = 0.1;
+  Schedule learning_rate = 0.01;           ///< step size; a number or a function of the update
+  double initial_accumulator_value = 0.1;  ///< of every element; greater than 0
 
-  static constexpr std::string_view name = "adagrad";
-  static constexpr std::array slots{Slot{"accumulator", 0.1}};
+  static constexpr std::string_view name = "adagrad";           ///< by which snapshots know the rule
+  static constexpr std::array slots{Slot{"accumulator", 0.1}};  ///< state per variable
+  /// Initial value of the slot. @pre the index is 0
   double slot_initial(std::size_t) const { return initial_accumulator_value; }
+  /// What is the same for all elements of an update.
   struct Step {
-    double rate;
+    double rate;  ///< learning rate
   };
+  /// The numbers of an update. @throws InvalidArgument if the schedule gives no finite value.
   Step prepare(const StepInfo& info) const { return {learning_rate(info)}; }
+  /// One element or one register of elements: changes `w` and the slot in place.
   LOCKSTEP_ALWAYS_INLINE void update(const Step& step, auto& w, auto g, auto& accumulator) const {
     accumulator += square(g);
     w -= step.rate * g / sqrt(accumulator);
@@ -37,6 +41,7 @@ struct Adagrad {
     detail::expect_positive("Adagrad", "initial_accumulator_value", initial_accumulator_value);
   }
 
+  /// Equal options.
   friend bool operator==(const Adagrad&, const Adagrad&) = default;
 };
 

@@ -22,9 +22,11 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Number of micro-batches per update: a number, or a callable of the updates applied so far.
 class WindowLength {
  public:
+  /// The same length for every window.
   template <std::integral I>
   WindowLength(I constant)
       : constant_(static_cast<std::int64_t>(constant)) {}  // NOLINT(google-explicit-constructor)
+  /// @param function maps the number of updates applied so far to the length of the next window.
   template <class F>
   requires(!std::same_as<std::remove_cvref_t<F>, WindowLength> && !std::integral<F> &&
            std::invocable<const F&, std::int64_t>)
@@ -55,6 +57,7 @@ enum class NonFinite : std::uint8_t {
   skip_update,        ///< the whole round changes nothing, for any replica
 };
 
+/// Options of a window.
 struct AggregationOptions {
   WindowLength grad_steps = 1;                                   ///< k, at least 1
   Reduction reduction = Reduction::mean;                         ///< over the micro-batches of a window
@@ -88,8 +91,8 @@ struct IsAggregation<GradientAggregation<R>> : std::true_type {};
 /// One window of `grad_steps` micro-batches makes one update of `rule` with their weighted mean.
 template <detail::PlainRecipe R>
 struct GradientAggregation<R> {
-  R rule;
-  AggregationOptions options;
+  R rule;                      ///< runs once per window
+  AggregationOptions options;  ///< of the window
 };
 
 namespace detail {

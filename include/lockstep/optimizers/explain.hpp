@@ -100,6 +100,7 @@ requires(DeclaresSlots<R> && (HasPrepare<R> || !PreparesMutably<R>)) struct Rule
 /// @tparam T scalar of the variables.
 template <class R, class T = float>
 struct explain_rule {
+  /// What the checks below found.
   using Answers = detail::RuleAnswers<R, T>;
   static_assert(
       Answers::copyable,

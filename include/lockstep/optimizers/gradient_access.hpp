@@ -28,7 +28,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <class Derived, class T, class G>
 class GradientAccess {
  public:
+  /// Scalar of variables and slots.
   using Scalar = T;
+  /// Scalar of gradients.
   using GradientScalar = G;
 
   /// The variable, without copy. Valid until the next `apply_gradients`. Shape: that of the variable.
@@ -126,10 +128,12 @@ class GradientAccess {
   }
 
  protected:
+  /// @cond a base is copied with the optimizer that derives from it
   GradientAccess() = default;
   GradientAccess(const GradientAccess&) = default;
   GradientAccess& operator=(const GradientAccess&) = default;
   ~GradientAccess() = default;
+  /// @endcond
 
  private:
   Derived& derived() { return static_cast<Derived&>(*this); }

@@ -27,20 +27,27 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// algorithm 2 with \f$\phi(z) = z\f$, which the paper leaves open; the two cases of ratio 1 are those of
 /// TensorFlow Addons' LAMB.
 struct Lamb {
-  Schedule learning_rate = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-6;
-  double weight_decay = 0.01;
-  bool layer_adaptation = true;
+  Schedule learning_rate = 1e-3;  ///< step size before the trust ratio; a number or a function of the update
+  double beta1 = 0.9;             ///< decay of the mean of gradients, in [0, 1)
+  double beta2 = 0.999;           ///< decay of the mean of their squares, in [0, 1)
+  double epsilon = 1e-6;          ///< added to the corrected root; at least 1.2e-38
+  double weight_decay = 0.01;     ///< of the variable in the direction of the step; at least 0
+  bool layer_adaptation = true;   ///< false: the trust ratio is 1
 
-  static constexpr std::string_view name = "lamb";
-  static constexpr std::array slots{Slot{"m"}, Slot{"v"}};
+  static constexpr std::string_view name = "lamb";          ///< by which snapshots know the rule
+  static constexpr std::array slots{Slot{"m"}, Slot{"v"}};  ///< state per variable
+  /// What is the same for a whole variable in an update.
   struct Step {
-    double rate, decay, fresh1, fresh2;
-    double scale;  ///< 1 / (1 - beta1^t)
-    double root;   ///< 1 / sqrt(1 - beta2^t)
-    double epsilon;
-    bool layer_adaptation;
+    double rate;            ///< learning rate
+    double decay;           ///< weight decay
+    double fresh1;          ///< 1 - beta1
+    double fresh2;          ///< 1 - beta2
+    double scale;           ///< 1 / (1 - beta1^t)
+    double root;            ///< 1 / sqrt(1 - beta2^t)
+    double epsilon;         ///< as the option
+    bool layer_adaptation;  ///< as the option
   };
+  /// The numbers of an update. @throws InvalidArgument if the schedule gives no finite value.
   Step prepare(const StepInfo& info) const {
     const auto t = static_cast<double>(info.step + 1);
     return {learning_rate(info),
@@ -104,6 +111,7 @@ struct Lamb {
         "epsilon", "finite and at least 1.2e-38", epsilon);
   }
 
+  /// Equal options.
   friend bool operator==(const Lamb&, const Lamb&) = default;
 };
 

@@ -18,6 +18,7 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
+/// Options of an optimizer without replicas.
 struct LocalOptions {
   std::int64_t global_step = 0;  ///< where counting starts
   double clip_norm = 0;          ///< limit of the gradient's norm over all variables; 0: no limit
@@ -32,6 +33,7 @@ template <class R, class T = float, class G = T>
 requires Recipe<R, T>
 class Local : public GradientAccess<Local<R, T, G>, T, G> {
  public:
+  /// It is its own replica.
   using Replica = Local;
 
   /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
@@ -47,15 +49,20 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
     core_->state.window.global_step = options.global_step;
   }
 
+  /// Always 0: there is one replica.
   int index() const { return 0; }
+  /// Updates applied, from `LocalOptions::global_step`; or what the variant of the window counts.
   std::int64_t global_step() const { return core_->state.window.global_step; }
   /// Updates applied so far; the same as `global_step` unless an aggregation variant counts micro-batches
   /// there.
   std::int64_t updates() const { return core_->state.window.updates; }
   /// Batches handed over so far: the key for the next one.
   std::int64_t sequence() const { return core_->sequence; }
+  /// The set that it trains.
   const Variables<T, G>& variables() const { return *binding_; }
+  /// Slots of the rule, then "grad_accum" if it aggregates.
   std::vector<std::string> slot_names() const { return core_->updater.slot_names(); }
+  /// Counters of the open window.
   const protocol::Window& window() const { return core_->state.window; }
 
   /// Applies the gradients of this step, or adds them to the open window.
@@ -119,13 +126,17 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   }
 
   // For GradientAccess.
+  /// First element of the variables; for GradientAccess.
   const T* values() const { return core_->updater.values(); }
+  /// What the next gradients are written to; for GradientAccess and wrappers.
   Contribution<G>& staging() {
     if constexpr (std::same_as<T, G>)
       if (core_->updater.has_window() && core_->state.window.pending == 0 && writes_into_window())
         return core_->updater.window();
     return core_->scratch;
   }
+  /// First element of a slot array in which variable `id` may be read; for GradientAccess.
+  /// @throws UnknownVariable with the names that exist.
   const T* slot_data(std::string_view name, std::uint32_t id) const {
     if (Updater<R, T, G>::aggregates && name == k_grad_accum) {
       if (!core_->updater.has_window()) {
@@ -140,6 +151,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
     }
     return core_->updater.slot(name);
   }
+  /// How a wrapper's window is divided: by its weight.
   Reduction reduction() const { return Reduction::mean; }
 
  private:
@@ -214,8 +226,10 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   std::unique_ptr<Core> core_;
 };
 
+/// Deduces the scalars from the variables.
 template <class R, class T, class G>
 Local(R, Variables<T, G>&) -> Local<R, T, G>;
+/// Deduces the scalars from the variables.
 template <class R, class T, class G>
 Local(R, Variables<T, G>&, LocalOptions) -> Local<R, T, G>;
 

@@ -18,17 +18,21 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// al., "On the importance of initialization and momentum in deep learning", 2013; TensorFlow
 /// MomentumOptimizer.
 struct Momentum {
-  Schedule learning_rate = 0.01;
-  double momentum = 0.9;
-  bool nesterov = false;
+  Schedule learning_rate = 0.01;  ///< step size; a number or a function of the update
+  double momentum = 0.9;          ///< share of the slot that is kept, in [0, 1)
+  bool nesterov = false;          ///< looks ahead by one step
 
-  static constexpr std::string_view name = "momentum";
-  static constexpr std::array slots{Slot{"momentum"}};
+  static constexpr std::string_view name = "momentum";  ///< by which snapshots know the rule
+  static constexpr std::array slots{Slot{"momentum"}};  ///< state per variable
+  /// What is the same for all elements of an update.
   struct Step {
-    double rate, momentum;
-    bool nesterov;
+    double rate;      ///< learning rate
+    double momentum;  ///< as the option
+    bool nesterov;    ///< as the option
   };
+  /// The numbers of an update. @throws InvalidArgument if the schedule gives no finite value.
   Step prepare(const StepInfo& info) const { return {learning_rate(info), momentum, nesterov}; }
+  /// One element or one register of elements: changes `w` and the slot in place.
   LOCKSTEP_ALWAYS_INLINE void update(const Step& step, auto& w, auto g, auto& a) const {
     a = step.momentum * a + g;
     if (step.nesterov)
@@ -40,6 +44,7 @@ struct Momentum {
   /// @throws InvalidArgument unless momentum is in [0, 1).
   void validate() const { detail::expect_below_one("Momentum", "momentum", momentum); }
 
+  /// Equal options.
   friend bool operator==(const Momentum&, const Momentum&) = default;
 };
 

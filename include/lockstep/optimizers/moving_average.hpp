@@ -51,23 +51,27 @@ struct MovingAverage {
       "[lockstep.rule.average] the rule inside MovingAverage already has a slot named 'average'; see "
       "docs/concepts.md#update-rule");
 
-  R rule;
-  double decay = 0.999;
-  bool num_updates = false;
-  bool enabled = true;
+  R rule;                    ///< whose variables are averaged
+  double decay = 0.999;      ///< share of the average that is kept per update, in [0, 1]
+  bool num_updates = false;  ///< early averages move faster
+  bool enabled = true;       ///< false: the average is a copy
 
-  static constexpr std::size_t k_inner_slots = slot_count_v<R>;
-  static constexpr std::string_view name = rule_name<R>();
+  static constexpr std::size_t k_inner_slots = slot_count_v<R>;  ///< slots of the inner rule
+  static constexpr std::string_view name = rule_name<R>();       ///< that of the inner rule
+  /// Slots of the inner rule, then "average".
   static constexpr auto slots =
       detail::with_slot(R::slots, Slot{"average", 0, true}, std::make_index_sequence<k_inner_slots>{});
+  /// Initial value of slot `index`, as the inner rule says.
   double slot_initial(std::size_t index) const {
     return index < k_inner_slots ? slot_initial_value(rule, index) : 0;
   }
 
+  /// What is the same for all elements of an update.
   struct Step {
-    step_of_t<R> rule;
-    double move;  ///< 1 - d
+    step_of_t<R> rule;  ///< of the inner rule
+    double move;        ///< 1 - d
   };
+  /// The numbers of an update. @throws InvalidArgument if a schedule gives no finite value.
   Step prepare(const StepInfo& info) const {
     double keep = enabled ? decay : 0;
     if (num_updates) {
@@ -77,6 +81,7 @@ struct MovingAverage {
     return {prepare_step(rule, info), 1 - keep};
   }
 
+  /// One element or one register of elements: the inner rule, then the average.
   template <class W, class... S>
   requires(sizeof...(S) == k_inner_slots + 1 && UpdatesElements<R, typename W::Scalar>) LOCKSTEP_ALWAYS_INLINE
       void update(const Step& step, W& w, W g, S&... all_slots) const {
@@ -85,6 +90,7 @@ struct MovingAverage {
     follow(step, w, std::get<k_inner_slots>(tied));
   }
 
+  /// A whole variable: the inner rule, then the average.
   template <class T, class... S>
   requires(sizeof...(S) == k_inner_slots + 1 &&
            UpdatesVariables<R, T>) void update_variable(const Step& step, Flat<T> w, ConstFlat<T> g,
@@ -102,6 +108,7 @@ struct MovingAverage {
     follow(step, w, std::get<k_inner_slots>(std::forward_as_tuple(all_slots...)));
   }
 
+  /// As the inner rule says.
   bool updates_all_rows() const { return lockstep::updates_all_rows(rule); }
 
   /// @throws InvalidArgument unless decay is in [0, 1], or as the inner rule says.
@@ -110,6 +117,7 @@ struct MovingAverage {
     validate_rule(rule);
   }
 
+  /// Equal options.
   friend bool operator==(const MovingAverage&, const MovingAverage&) = default;
 
  private:
@@ -144,12 +152,16 @@ struct MovingAverage {
   }
 };
 
+/// Deduces the inner rule.
 template <class R>
 MovingAverage(R) -> MovingAverage<R>;
+/// Deduces the inner rule.
 template <class R>
 MovingAverage(R, double) -> MovingAverage<R>;
+/// Deduces the inner rule.
 template <class R>
 MovingAverage(R, double, bool) -> MovingAverage<R>;
+/// Deduces the inner rule.
 template <class R>
 MovingAverage(R, double, bool, bool) -> MovingAverage<R>;
 

@@ -23,7 +23,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// @tparam R models lockstep::UpdateRule.
 template <DeclaresSlots R>
 struct PerVariable {
-  R rule;
+  R rule;  ///< with the options that most variables have
   std::function<void(R&, const VariableInfo&)> adjust =
       nullptr;  ///< changes a copy of `rule`; empty: keep it
   std::function<bool(const VariableInfo&)> trainable =
@@ -43,10 +43,13 @@ struct PerVariable {
   void validate() const { validate_rule(rule); }
 };
 
+/// Deduces the rule.
 template <class R>
 PerVariable(R) -> PerVariable<R>;
+/// Deduces the rule.
 template <class R, class Adjust>
 PerVariable(R, Adjust) -> PerVariable<R>;
+/// Deduces the rule.
 template <class R, class Adjust, class Trainable>
 PerVariable(R, Adjust, Trainable) -> PerVariable<R>;
 

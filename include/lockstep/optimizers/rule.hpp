@@ -20,7 +20,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// One array of optimizer state with the shape of the variable.
 struct Slot {
-  std::string_view name;
+  std::string_view name;        ///< by which `slot(name, handle)` and snapshots know it
   double initial = 0;           ///< value of every element at the start
   bool starts_as_copy = false;  ///< starts as a copy of the variable instead
 };
@@ -28,6 +28,7 @@ struct Slot {
 /// A whole variable, slot or gradient: shape (n,), padded with zeros behind the last element.
 template <class T>
 using Flat = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Aligned64>;
+/// The same, to be read.
 template <class T>
 using ConstFlat = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>, Eigen::Aligned64>;
 

@@ -58,6 +58,7 @@ class Schedule {
                                            info.step);
     return value;
   }
+  /// The value for this update count. @throws InvalidArgument if it is not finite.
   double operator()(std::int64_t step) const { return (*this)(StepInfo{.step = step, .schedule = step}); }
 
   /// Equal constants, or the same function object.

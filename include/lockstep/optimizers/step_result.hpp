@@ -23,6 +23,7 @@ enum class Status : std::uint8_t {
   stopped,         ///< training has ended for all replicas; not used
 };
 
+/// "accepted", "not needed" and so on.
 constexpr const char* to_string(Status status) {
   switch (status) {
     case Status::accepted:
@@ -43,15 +44,17 @@ constexpr const char* to_string(Status status) {
   return "?";
 }
 
+/// What a call of `apply_gradients` tells.
 struct StepResult {
-  Status status = Status::accepted;
-  std::int64_t global_step = 0;  ///< updates applied so far
-  int contributions = 0;         ///< gradients in the update or window; 0 if this one was not used
+  Status status = Status::accepted;  ///< what became of the gradient
+  std::int64_t global_step = 0;      ///< updates applied so far
+  int contributions = 0;             ///< gradients in the update or window; 0 if this one was not used
   bool round_open = false;       ///< the round waits for more: contribute again, the variables are unchanged
   std::int64_t computed_at = 0;  ///< step whose variables this gradient was computed with
   int culprit = -1;              ///< replica whose gradient was not finite, if the round was skipped
 };
 
+/// Options of one call of `apply_gradients`.
 struct ApplyOptions {
   double weight = 1;   ///< of this gradient in the mean: samples, tokens; finite and positive
   bool flush = false;  ///< closes the window of a gradient aggregation with this gradient

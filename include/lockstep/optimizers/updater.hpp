@@ -35,11 +35,11 @@ struct UpdatePlan {
   bool with_window = false;  ///< the open window is the first source
   bool divides_now =
       false;  ///< coefficients carry the divisor, and nothing is divided when the window closes
-  std::int64_t grad_steps = 1;
-  double first_unit = 1;  ///< coefficients are relative to this weight
-  double total = 0;       ///< weight of all sources
-  double scale = 1;       ///< of the sum of the sources
-  bool by_present = false;
+  std::int64_t grad_steps = 1;  ///< k of this window
+  double first_unit = 1;        ///< coefficients are relative to this weight
+  double total = 0;             ///< weight of all sources
+  double scale = 1;             ///< of the sum of the sources
+  bool by_present = false;      ///< the divisor is the weight of those that are present
 };
 
 /// @tparam T scalar of variables and slots; @tparam G scalar of gradients.
@@ -47,11 +47,14 @@ template <class R, class T, class G>
 requires Recipe<R, T>
 class Updater {
  public:
+  /// The rule inside the recipe.
   using Rule = rule_of_t<R>;
+  /// What `prepare` of the rule makes.
   using Step = step_of_t<Rule>;
-  static constexpr std::size_t slot_count = slot_count_v<Rule>;
-  static constexpr bool aggregates = detail::RecipeTraits<R>::aggregates;
-  static constexpr bool by_elements = UpdatesElements<Rule, T>;
+  static constexpr std::size_t slot_count = slot_count_v<Rule>;            ///< slots of the rule
+  static constexpr bool aggregates = detail::RecipeTraits<R>::aggregates;  ///< the recipe has a window
+  static constexpr bool by_elements =
+      UpdatesElements<Rule, T>;  ///< the rule runs on registers, not on whole variables
 
   /// Takes its arrays from `carver`; over a null base this only counts bytes.
   /// @param own_values the variables lie there as well, not in the memory of `variables`.
@@ -90,13 +93,18 @@ class Updater {
       }
   }
 
+  /// Of the window; defaults if there is none.
   const AggregationOptions& options() const { return options_; }
+  /// Changes k, also of the open window.
   void set_grad_steps(WindowLength length) { options_.grad_steps = std::move(length); }
   /// There is memory for an open window: decided at the start, whatever the length becomes.
   bool has_window() const { return has_window_; }
+  /// The open window. @pre has_window()
   Contribution<T>& window() { return window_; }
+  /// The same, to be read. @pre has_window()
   const Contribution<T>& window() const { return window_; }
 
+  /// k of the open window. @throws InvalidArgument if a function gives no positive number.
   std::int64_t grad_steps(const UpdaterState& state) const {
     if constexpr (aggregates)
       return options_.grad_steps(state.window.updates);
@@ -245,6 +253,7 @@ class Updater {
   Index items() const {
     return by_elements ? (layout_.size() + k_tile - 1) / k_tile : static_cast<Index>(layout_.count());
   }
+  /// First element of item `i`, and one past its last.
   std::pair<Index, Index> item(Index i) const {
     if constexpr (by_elements) return {i * k_tile, std::min((i + 1) * k_tile, layout_.size())};
     return {layout_[static_cast<std::uint32_t>(i)].offset, layout_.end_of(static_cast<std::uint32_t>(i))};
@@ -281,6 +290,7 @@ class Updater {
 
   // ---- saving
 
+  /// Copies variables, slots, the open window and `state`.
   Snapshot<T> save(const UpdaterState& state) const {
     Snapshot<T> snapshot;
     snapshot.rule = rule_name<Rule>();
@@ -306,7 +316,9 @@ class Updater {
     state = snapshot.counters;
   }
 
+  /// Where the variables lie.
   const Layout& layout() const { return layout_; }
+  /// First element of the variables.
   T* values() const { return values_; }
 
  private:

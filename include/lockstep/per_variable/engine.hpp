@@ -40,14 +40,14 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// What `init_chief` has done.
 struct ChiefInit {
-  Index tokens_added;
+  Index tokens_added;        ///< tokens put into the queue
   bool step_went_backwards;  ///< some accumulator was ahead of the global step
 };
 
 /// An update as the chief sees it.
 struct VariableUpdate {
   std::int64_t global_step;  ///< after the update
-  Index tokens_added;
+  Index tokens_added;        ///< tokens put into the queue
 };
 
 namespace detail {

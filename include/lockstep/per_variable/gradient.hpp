@@ -20,6 +20,7 @@ enum class GradientKind : std::uint8_t {
   none,    ///< never a gradient: no accumulator, and updates leave the variable alone
 };
 
+/// "dense", "sparse" or "none".
 constexpr const char* to_string(GradientKind kind) {
   switch (kind) {
     case GradientKind::dense:
@@ -40,8 +41,8 @@ using VariableGradient = std::variant<std::monostate, TensorView<const T>, Spars
 /// A gradient and the name of its variable.
 template <class T>
 struct NamedGradient {
-  std::string_view variable;
-  VariableGradient<T> gradient = {};
+  std::string_view variable;          ///< its name
+  VariableGradient<T> gradient = {};  ///< dense, sparse or nothing
 };
 
 /// What became of the gradient of one variable.

@@ -24,9 +24,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Options of `VariableReplicas`. Names and defaults are those of `SyncOptions` where the meaning is the
 /// same.
 struct VariableOptions {
-  int replicas_to_aggregate = 1;  ///< R: gradients that each variable needs for an update
-  int total_num_replicas = 0;     ///< N: replicas that take part; 0 means as many as R
-  Reduction reduction = Reduction::mean;
+  int replicas_to_aggregate = 1;                   ///< R: gradients that each variable needs for an update
+  int total_num_replicas = 0;                      ///< N: replicas that take part; 0 means as many as R
+  Reduction reduction = Reduction::mean;           ///< over the gradients of a variable
   std::vector<std::string> sparse = {};            ///< names of variables that get row-sparse gradients
   std::vector<std::string> without_gradient = {};  ///< names of variables that never get a gradient
   std::function<GradientKind(const VariableInfo&)> kind =
@@ -37,8 +37,9 @@ struct VariableOptions {
   int init_tokens = -1;          ///< permits at the start; -1: as many as lock-step needs, max(0, R - N)
   std::int64_t global_step = 0;  ///< where counting starts
   std::chrono::milliseconds deadline = k_default_deadline;  ///< longest wait of one call
-  Driver driver = Driver::cooperative;
+  Driver driver = Driver::cooperative;                      ///< who writes an update
 
+  /// N.
   int replicas() const { return total_num_replicas == 0 ? replicas_to_aggregate : total_num_replicas; }
   /// The fewest tokens at the start that let R gradients come together without waste.
   int lockstep_tokens() const { return std::max(0, replicas_to_aggregate - replicas()); }

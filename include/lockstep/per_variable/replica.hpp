@@ -48,6 +48,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     take_note(engine.read(snapshot_));
   }
 
+  /// Takes over the seat; the other one has none any more.
   VariableReplica(VariableReplica&& other) noexcept
       : engine_(std::exchange(other.engine_, nullptr)),
         place_(other.place_),
@@ -74,6 +75,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
 
   // ---- where it is
 
+  /// Its replica number.
   int index() const { return place_; }
   /// Global step of the variables that this replica sees.
   std::int64_t global_step() const { return step_; }
@@ -83,7 +85,9 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   std::int64_t updates() const { return updates_; }
   /// Batches handed over so far: the key for the next one.
   std::int64_t sequence() const { return sequence_; }
+  /// The set that it trains.
   const Variables<T>& variables() const { return engine().variables(); }
+  /// Slots of the rule.
   std::vector<std::string> slot_names() const { return engine().updater().slot_names(); }
   /// What became of each variable's gradient in the last step, by variable number.
   std::span<const Pushed> pushed() const { return pushed_; }
@@ -129,14 +133,19 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
 
   // ---- for GradientAccess and wrappers
 
+  /// First element of the variables as this replica sees them; for GradientAccess.
   const T* values() const { return snapshot_.data(); }
+  /// What the next gradients are written to; for GradientAccess.
+  /// @throws UsageError while gradients are pending after a timeout.
   Contribution<T>& staging() {
     if (pending_)
       detail::throw_error<UsageError>("gradient: replica ", place_,
                                       " still waits for a token; call resume() first");
     return staged_->get();
   }
+  /// First element of a slot array; for GradientAccess. @throws UnknownVariable
   const T* slot_data(std::string_view name, std::uint32_t) const { return engine().updater().slot(name); }
+  /// Over the gradients of a variable.
   Reduction reduction() const { return engine().options().reduction; }
 
  private:

@@ -27,15 +27,19 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// overrides.
 template <class R>
 struct AppliesRowsInTurn {
-  static constexpr bool value = false;
+  static constexpr bool value = false;  ///< equal rows are summed
 };
+/// Two steps of -rate * g are one with the sum.
 template <>
 struct AppliesRowsInTurn<Sgd> {
-  static constexpr bool value = true;
+  static constexpr bool value = true;  ///< equal rows are applied one after the other
+  /// The rule itself.
   static const Sgd& inner(const Sgd& rule) { return rule; }
 };
+/// As the rule inside.
 template <class R>
 struct AppliesRowsInTurn<MovingAverage<R>> : AppliesRowsInTurn<R> {
+  /// The part without slots of the rule inside.
   static decltype(auto) inner(const MovingAverage<R>& rule) requires(AppliesRowsInTurn<R>::value) {
     return AppliesRowsInTurn<R>::inner(rule.rule);
   }

@@ -62,7 +62,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <class R, Transport Net = InProcess, class T = float>
 requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableReplicas {
  public:
+  /// What loops see.
   using Replica = VariableReplica<R, Net, T>;
+  /// What carries out updates with `Driver::chief`.
   using Chief = VariableChief<R, Net, T>;
 
   /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
@@ -120,6 +122,7 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// The two parts of `init_chief`: the steps (true if some accumulator was ahead), and the tokens (how
   /// many).
   bool set_accumulator_steps() { return engine_->set_steps(); }
+  /// The second part of `init_chief`.
   Index add_init_tokens(Index num_tokens) { return engine_->add_init_tokens(num_tokens); }
   /// Start of a replica: its local step becomes the global step. `join` does it. @return that step.
   std::int64_t init_worker(int place) { return engine_->init_worker(place); }
@@ -151,8 +154,11 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
 
   // ---- what can be looked at
 
+  /// N.
   int replicas() const { return engine_->options().replicas(); }
+  /// As given.
   const VariableOptions& options() const { return engine_->options(); }
+  /// Updates applied, from `VariableOptions::global_step`.
   std::int64_t global_step() const { return engine_->global_step(); }
   /// Updates applied by this trainer.
   std::int64_t updates() const {
@@ -160,7 +166,9 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   }
   /// Changes the counter alone, as a restore of it does; then call `init_chief`.
   void set_global_step(std::int64_t step) { engine_->set_global_step(step); }
+  /// The label of the next gradients of replica `place`.
   std::int64_t local_step(int place) const { return engine_->membership().local_step(place); }
+  /// Changes that label.
   void set_local_step(int place, std::int64_t step) { engine_->membership().set_local_step(place, step); }
   /// Tokens in the queue, the next one first.
   std::vector<Index> tokens() const { return engine_->tokens().contents(); }
@@ -173,7 +181,9 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
 
   // ---- the wrapped optimizer
 
+  /// The set that it trains.
   const Variables<T>& variables() const { return engine_->variables(); }
+  /// Slots of the rule.
   std::vector<std::string> slot_names() const { return engine_->updater().slot_names(); }
   /// Not while replicas are at work, unless inside `while_still`.
   template <class M>
@@ -200,8 +210,10 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   std::unique_ptr<Engine> engine_;
 };
 
+/// Deduces the scalar.
 template <class R, class T>
 VariableReplicas(R, Variables<T>&, VariableOptions) -> VariableReplicas<R, InProcess, T>;
+/// Deduces the transport and the scalar.
 template <class R, class T, Transport Net>
 VariableReplicas(R, Variables<T>&, VariableOptions, Net) -> VariableReplicas<R, Net, T>;
 

@@ -43,24 +43,33 @@ enum class Push { accepted, dropped };
 template <std::size_t Takers = 256>
 class Accumulator {
  public:
+  /// What became of a request.
   struct Begun {
+    /// Served, in line or refused.
     Admission admission;
     Ticket ticket;  ///< 0 unless admitted
   };
   /// The taker that receives the sum, and how many gradients are in the sum.
   struct Served {
+    /// Of the request.
     Ticket ticket;
+    /// Gradients that it gets.
     Index count;
+    /// Member by member.
     friend constexpr bool operator==(const Served&, const Served&) = default;
   };
 
+  /// Gradients accumulated since the last take.
   constexpr Index count() const { return count_; }
+  /// Gradients of a lower local step are dropped.
   constexpr Index step() const { return step_; }
+  /// Requests in line.
   constexpr std::size_t waiting() const { return line_.size(); }
 
   /// Whether a gradient with this local step comes too late. Equal is in time.
   constexpr bool is_stale(Index local_step) const { return local_step < step_; }
 
+  /// A gradient with this label arrives.
   constexpr Push on_apply(Index local_step) {
     if (is_stale(local_step)) return Push::dropped;
     ++count_;
@@ -104,6 +113,7 @@ class Accumulator {
     return backwards;
   }
 
+  /// Member by member.
   friend constexpr bool operator==(const Accumulator&, const Accumulator&) = default;
 
  private:

@@ -31,17 +31,26 @@ class Fifo {
   static_assert(Capacity > 0);
 
  public:
+  /// Most elements that it holds.
   static constexpr std::size_t capacity() { return Capacity; }
+  /// Elements in it.
   constexpr std::size_t size() const { return size_; }
+  /// Nothing is in it.
   constexpr bool is_empty() const { return size_ == 0; }
+  /// `push_back` is not possible now.
   constexpr bool is_full() const { return size_ == Capacity; }
 
   /// The value at `position`, 0 = the head. @pre position < size()
   constexpr T& operator[](std::size_t position) { return ring_[wrapped(first_ + position)]; }
+  /// The element at this position, 0 for the oldest. @pre position < size()
   constexpr const T& operator[](std::size_t position) const { return ring_[wrapped(first_ + position)]; }
+  /// The oldest element. @pre not empty
   constexpr T& front() { return (*this)[0]; }
+  /// The same, to be read.
   constexpr const T& front() const { return (*this)[0]; }
+  /// The newest element. @pre not empty
   constexpr T& back() { return (*this)[size_ - 1]; }
+  /// The same, to be read.
   constexpr const T& back() const { return (*this)[size_ - 1]; }
 
   /// @pre !is_full()
@@ -60,6 +69,7 @@ class Fifo {
     --size_;
   }
 
+  /// Equal elements in the same order.
   friend constexpr bool operator==(const Fifo& a, const Fifo& b) {
     if (a.size_ != b.size_) return false;
     for (std::size_t i = 0; i < a.size_; ++i)

@@ -34,8 +34,11 @@ enum class Phase : std::uint8_t { collecting, closed, applying };
 /// Why no further round will be completed.
 enum class Ending : std::uint8_t { none, failed, stopped };
 
+/// What became of a contribution; docs/protocol.md says in which order the questions are asked.
 enum class Verdict : std::uint8_t { accepted, stale, not_needed, old_generation };
 
+/// Contributions of a place, by what became of them. `last_arrivals` counts rounds that it was the last to
+/// complete.
 struct Counters {
   std::int64_t accepted = 0, stale = 0, not_needed = 0, skipped = 0, last_arrivals = 0;
 };
@@ -48,6 +51,7 @@ inline constexpr int k_nobody = -1;
 
 /// What the round knows of one replica number. Outlives the replicas that sit there one after the other.
 struct Place {
+  /// Whether somebody sits there.
   Seat seat = Seat::vacant;
   std::int8_t published = k_unpublished;  ///< slot that belongs to the open round
   std::int8_t replaced = k_unpublished;   ///< the one before the last contribution
@@ -62,8 +66,10 @@ struct Place {
   std::int32_t left_out = 0;              ///< of those accepted, without a slot and doing no harm
   std::int32_t holds = 0;                 ///< as a reader
   std::int64_t local_step = 0;            ///< step whose variables it computes with
+  /// Generation of the variables it computes with.
   std::int64_t local_generation = 0;
   std::int64_t sequence = 0;  ///< batches in accepted contributions of all incarnations
+  /// Over all who sat there.
   Counters counters;
 };
 
@@ -72,12 +78,15 @@ struct Place {
 struct Round {
   std::int32_t required_setting = 1;  ///< R
   std::int32_t total = 1;             ///< N
+  /// What a departure changes.
   Departure departure = Departure::redistribute;
 
   std::int64_t id = 0;           ///< rounds closed so far, skipped ones included
   std::int64_t global_step = 0;  ///< updates applied so far
   std::int64_t generation = 0;   ///< restores so far
+  /// Of the open round.
   Phase phase = Phase::collecting;
+  /// Why no further round will be completed, if so.
   Ending ending = Ending::none;
   std::int32_t culprit = -1;      ///< who caused the ending
   std::int32_t required = 0;      ///< contributions that close the open round
@@ -86,9 +95,11 @@ struct Round {
   std::int32_t readers = 0;       ///< holds that keep an update from starting
   std::int32_t visitors = 0;      ///< of these, of readers that sit at no place
   std::int32_t poisoned_by = -1;  ///< whose contribution makes the open round change nothing
+  /// By replica number; those from `total` on are not used.
   std::array<Place, k_max_replicas> places{};
 
   Round() = default;
+  /// The first round, with all places vacant. @pre the arguments are those of a valid `SyncOptions`
   Round(int replicas_to_aggregate, int total_num_replicas, Departure policy, int init_tokens)
       : required_setting(replicas_to_aggregate), total(total_num_replicas), departure(policy) {
     // Places are given their extra contributions by quota, so only tokens beyond those are free for anybody.
@@ -98,6 +109,7 @@ struct Round {
 
   // ---- membership
 
+  /// Nobody sits there.
   bool can_join(int place) const { return places[at(place)].seat != Seat::active; }
 
   /// Somebody sits down. The place keeps what it has served of the open round. If its permits have gone to
@@ -115,7 +127,9 @@ struct Round {
     observe(place);
   }
 
+  /// Its replica has left in the ordinary way; the others go on as the policy says.
   void leave(int place) { depart(place, Seat::left); }
+  /// Its replica is dead; the others go on as the policy says.
   void die(int place) { depart(place, Seat::dead); }
 
   /// An exception left its loop: nobody can complete a round any more.
@@ -123,6 +137,7 @@ struct Round {
     end(Ending::failed, place);
     depart(place, Seat::dead);
   }
+  /// No further round is completed. The first call counts.
   void end(Ending why, int place) {
     if (ending != Ending::none) return;
     ending = why;
@@ -233,7 +248,9 @@ struct Round {
 
   // ---- the update
 
+  /// The round is closed, and nobody keeps the variables still.
   bool can_apply() const { return phase == Phase::closed && readers == 0; }
+  /// The variables are written from now on.
   void start_update() { phase = Phase::applying; }
 
   /// Ends the round. @param applied whether the variables were updated; @param skipped whether it was thrown
@@ -256,6 +273,7 @@ struct Round {
     ++holds_of(place);
     return true;
   }
+  /// Ends a hold.
   void release(int place = k_nobody) {
     --readers;
     --holds_of(place);
@@ -293,6 +311,7 @@ struct Round {
       if (const Seat seat = places[at(i)].seat; seat == Seat::vacant || seat == Seat::active) return i;
     return -1;
   }
+  /// Places where somebody sits.
   int active() const {
     return static_cast<int>(std::count_if(places.begin(), places.begin() + total,
                                           [](const Place& p) { return p.seat == Seat::active; }));

@@ -21,14 +21,18 @@ enum class Enqueued { accepted, closed, full };
 
 /// What became of a request for a token.
 struct Dequeued {
+  /// What became of a request for a token.
   enum class Outcome : std::uint8_t {
     pending,       ///< still in line
     token,         ///< `value` is the token
     out_of_range,  ///< the queue is closed and empty
     cancelled,     ///< the request left the line, or was never in it
   };
+  /// What became of it.
   Outcome outcome = Outcome::cancelled;
+  /// The token, if there is one.
   Index value = 0;
+  /// Member by member.
   friend constexpr bool operator==(const Dequeued&, const Dequeued&) = default;
 };
 
@@ -56,13 +60,16 @@ struct Dequeued {
 template <std::size_t Runs = 512, std::size_t Waiters = 512>
 class TokenQueue {
  public:
+  /// What became of a new request.
   struct Begun {
+    /// Served, in line or refused.
     Admission admission;
     Ticket ticket;  ///< 0 unless admitted
   };
 
   /// Number of tokens in the queue.
   constexpr Index size() const { return size_; }
+  /// Nothing comes in any more.
   constexpr bool is_closed() const { return closed_; }
   /// Number of requests in line.
   constexpr std::size_t waiting() const { return waiting_; }
@@ -95,6 +102,7 @@ class TokenQueue {
     return Enqueued::accepted;
   }
 
+  /// Asks for a token: served at once, or in line.
   constexpr Begun begin_dequeue() {
     if (requests_.is_full()) return {Admission::full, 0};
     const Ticket ticket = next_ticket_++;
@@ -110,6 +118,7 @@ class TokenQueue {
     return {Admission::admitted, ticket};
   }
 
+  /// Gives up a place in line. False if there is no such request in line.
   constexpr bool cancel(Ticket ticket) {
     const std::size_t at = find(ticket);
     if (at == requests_.size() || requests_[at].result.outcome != Dequeued::Outcome::pending) return false;
@@ -118,6 +127,7 @@ class TokenQueue {
     return true;
   }
 
+  /// What has become of a request that was in line.
   constexpr Dequeued poll(Ticket ticket) {
     const std::size_t at = find(ticket);
     if (at == requests_.size()) return {};
@@ -126,6 +136,7 @@ class TokenQueue {
     return result;
   }
 
+  /// Nothing comes in any more; those in line get what is left, then the end.
   constexpr bool close() {
     if (closed_) return false;
     closed_ = true;
@@ -135,6 +146,7 @@ class TokenQueue {
     return true;
   }
 
+  /// Member by member.
   friend constexpr bool operator==(const TokenQueue&, const TokenQueue&) = default;
 
  private:

@@ -47,23 +47,30 @@ struct Hooks {
   std::function<void(int replica)> end = {};  ///< on the replica's thread, when its loop has ended
 };
 
+/// Options of `SyncReplicas`. Defaults are the safe choice: lock-step, mean, no gradient thrown away.
 struct SyncOptions {
   std::string name = {};          ///< of the trainer, in error texts, where there are several
   int replicas_to_aggregate = 1;  ///< R: contributions in one update
   int total_num_replicas = 0;     ///< N: replicas that take part; 0 means as many as R
+  /// Over the contributions of an update.
   Reduction reduction = Reduction::mean;
   Departure departure = Departure::redistribute;  ///< when a replica leaves or dies
   Absent absent = Absent::zero;  ///< the mean of a variable or row that only some replicas have
+  /// For a gradient with NaN or infinity.
   NonFinite non_finite = NonFinite::propagate;
   double clip_norm = 0;               ///< limit of the norm of the aggregated gradient; 0: none
   double clip_contribution_norm = 0;  ///< limit of the norm of each contribution; 0: none
   int init_tokens = -1;               ///< permits at the start; -1: as many as lock-step needs, max(0, R - N)
   std::int64_t global_step = 0;       ///< where counting starts
   std::chrono::milliseconds deadline = k_default_deadline;  ///< longest wait of one call
+  /// Who writes an update.
   Driver driver = Driver::cooperative;
+  /// What `value()` of a replica shows.
   Reading reading = Reading::automatic;
+  /// Calls into the program.
   Hooks hooks = {};
 
+  /// N.
   int replicas() const { return total_num_replicas == 0 ? replicas_to_aggregate : total_num_replicas; }
 
   /// @throws InvalidArgument for a value without meaning, with the value.

@@ -70,6 +70,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     if (engine.options().hooks.begin) engine.guarded(place, [&] { engine.options().hooks.begin(place); });
   }
 
+  /// Takes over the seat; the other one has none any more.
   SyncReplica(SyncReplica&&) noexcept = default;
   SyncReplica& operator=(SyncReplica&&) = delete;
 
@@ -87,6 +88,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   // ---- where it is
 
+  /// Its replica number.
   int index() const { return me().index(); }
   /// Step of the variables that this replica sees.
   std::int64_t global_step() const { return me().step(); }
@@ -95,7 +97,9 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   /// Batches in accepted contributions at this replica number so far, over all who sat there: the key for the
   /// next batch.
   std::int64_t sequence() const { return sequence_; }
+  /// The set that it trains.
   const Variables<T, G>& variables() const { return engine().variables(); }
+  /// Slots of the wrapped optimizer.
   std::vector<std::string> slot_names() const { return engine().updater().slot_names(); }
 
   // ---- the step
@@ -166,12 +170,16 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
 
   // ---- for GradientAccess and wrappers
 
+  /// First element of the variables as this replica sees them.
   const T* values() const { return me().values(); }
+  /// What the next gradients are written to. @throws UsageError while a contribution is pending.
   Contribution<G>& staging() {
     expect_free("gradient");
     return staging_slot();
   }
+  /// First element of a slot array in which variable `id` may be read. @throws UnknownVariable
   const T* slot_data(std::string_view name, std::uint32_t id) const { return engine().slot(name, id); }
+  /// Over the contributions of an update.
   Reduction reduction() const { return engine().options().reduction; }
 
  private:

@@ -32,6 +32,7 @@ decltype(auto) evaluated_once(const Expr& expr) {
 }
 }  // namespace detail
 
+/// @cond members as the primary templates in tensor/traits.hpp say
 /// Any dense Eigen expression; the handle remembers its plain object type.
 template <detail::DenseEigen Expr>
 struct TensorOf<Expr> {
@@ -89,5 +90,6 @@ struct TensorTraits<Plain, T> {
     }
   }
 };
+/// @endcond
 
 LOCKSTEP_NAMESPACE_END

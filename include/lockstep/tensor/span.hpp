@@ -18,22 +18,29 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Contiguous row-major elements with a shape of any rank.
 template <class T>
 struct NdSpan {
-  std::span<T> elements;
-  std::vector<Index> shape;
+  std::span<T> elements;     ///< row-major
+  std::vector<Index> shape;  ///< extents, outermost first; empty for a scalar
 
+  /// @throws ShapeMismatch if the shape has another number of elements.
   NdSpan(std::span<T> all, std::vector<Index> extents) : elements(all), shape(std::move(extents)) {
     const Index size = std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
     if (size != static_cast<Index>(elements.size()))
       detail::throw_error<ShapeMismatch>("NdSpan: shape ", detail::shape_text(shape), " has ", size,
                                          " elements, got ", elements.size());
   }
+  /// First element.
   T* data() const { return elements.data(); }
+  /// Over the elements.
   auto begin() const { return elements.begin(); }
+  /// Behind the elements.
   auto end() const { return elements.end(); }
+  /// Number of elements.
   std::size_t size() const { return elements.size(); }
+  /// Element `i` in row-major order.
   T& operator[](std::size_t i) const { return elements[i]; }
 };
 
+/// @cond members as the primary templates in tensor/traits.hpp say
 template <class T>
 struct TensorOf<NdSpan<T>> {
   using type = NdSpan<std::remove_const_t<T>>;
@@ -133,5 +140,6 @@ requires(!std::is_const_v<T>) struct TensorTraits<std::span<T>, T> {
     std::transform(range.begin(), range.end(), data, [](const auto& value) { return static_cast<G>(value); });
   }
 };
+/// @endcond
 
 LOCKSTEP_NAMESPACE_END

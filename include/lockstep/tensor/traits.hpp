@@ -32,6 +32,7 @@ struct TensorOf {};
 template <class Tensor, class T>
 struct TensorTraits {};
 
+/// The plain tensor type of an expression.
 template <class Expr>
 using tensor_of_t = typename TensorOf<std::remove_cvref_t<Expr>>::type;
 

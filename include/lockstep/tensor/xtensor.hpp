@@ -143,6 +143,7 @@ struct XtensorTraits {
 
 }  // namespace detail
 
+/// @cond members as the primary templates in tensor/traits.hpp say
 /// Any xtensor expression; the handle remembers `xt::xtensor<T, N>`, or `xt::xarray<T>` if the number of
 /// dimensions is known at run time only. Memory is row-major whatever the layout of the expression.
 template <detail::XtensorExpression Expr>
@@ -155,5 +156,6 @@ template <class T, std::size_t N>
 struct TensorTraits<xt::xtensor<T, N>, T> : detail::XtensorTraits<T, N> {};
 template <class T>
 struct TensorTraits<xt::xarray<T>, T> : detail::XtensorTraits<T, detail::k_dynamic_rank> {};
+/// @endcond
 
 LOCKSTEP_NAMESPACE_END

@@ -30,6 +30,7 @@ struct explain_transport {
       "[lockstep.transport.session] a transport must have a member template 'Session<State>' for a trivially "
       "copyable State; see docs/concepts.md#transport");
   // Without a session, or a way to open one, the sentences below would only repeat the cause.
+  /// Whether the sentence about the session is the one that matters.
   static constexpr bool k_no_session = !HasSession<Net>;
   static_assert(
       k_no_session || OpensSession<Net>,

@@ -18,16 +18,21 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// Replicas are threads of one process; the trainer object owns what they share.
 struct InProcess {
+  /// A thread that dies takes its process with it.
   static constexpr bool k_survives_kill = false;
 
+  /// What the replicas of one trainer share.
   template <class State>
   class Session {
    public:
+    /// @throws SystemError if there is no memory.
     Session(const InProcess&, const State& initial, const SessionSpec& spec)
         : state_(initial), memory_(spec.bytes) {}
 
     /// One trainer object has made the session.
     std::string disagreement() const { return {}; }
+
+    /// Zeroed, on a 64-byte boundary.
     std::span<std::byte> memory() { return memory_.bytes(); }
 
     /// @throws UsageError in a forked child: whoever held the exclusion does not exist there.
@@ -53,6 +58,7 @@ struct InProcess {
     void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants) {
       wait_for_change<Sharing::in_process>(word, seen, deadline, participants <= available_cores());
     }
+    /// Ends up to `count` waits on this word.
     void wake(WaitWord& word, int count) { lockstep::wake<Sharing::in_process>(word, count); }
 
     /// Threads do not die on their own: a replica whose loop throws says so itself.

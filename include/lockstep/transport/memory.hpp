@@ -18,11 +18,13 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory.
 class ZeroedMemory {
  public:
+  /// @throws SystemError if there is no memory.
   explicit ZeroedMemory(std::size_t bytes) : raw_(std::calloc(bytes + k_alignment, 1)), bytes_(bytes) {
     if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
     start_ = static_cast<std::byte*>(raw_.get());
     start_ += (k_alignment - reinterpret_cast<std::uintptr_t>(start_) % k_alignment) % k_alignment;
   }
+  /// All of it.
   std::span<std::byte> bytes() { return {start_, bytes_}; }
 
  private:
@@ -38,8 +40,10 @@ class ZeroedMemory {
 /// size, then over the memory itself to get the pointers: both runs make the same sequence of calls.
 class Carver {
  public:
+  /// Over the memory itself, or over null to count only.
   explicit Carver(std::byte* base = nullptr) : base_(reinterpret_cast<std::uintptr_t>(base)) {}
 
+  /// The next `count` elements. Over null the result must not be used.
   template <class T>
   T* array(std::size_t count) {
     // In integers, so that a run over a null base computes addresses that nobody uses instead of branching.
@@ -47,6 +51,7 @@ class Carver {
     used_ += (count * sizeof(T) + k_alignment - 1) / k_alignment * k_alignment;
     return reinterpret_cast<T*>(at);
   }
+  /// Bytes laid out so far, with their padding.
   std::size_t used() const { return used_; }
 
  private:

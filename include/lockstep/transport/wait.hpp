@@ -22,6 +22,7 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
+/// What deadlines are measured with: it never goes backwards.
 using Clock = std::chrono::steady_clock;
 
 /// How long a blocking call may last when the caller does not say.
@@ -30,6 +31,7 @@ inline constexpr std::chrono::milliseconds k_default_deadline = std::chrono::min
 /// A moment after which a wait gives up. Durations must be positive.
 class Deadline {
  public:
+  /// @param timeout longest wait from now. @throws InvalidArgument unless it is positive.
   explicit Deadline(std::chrono::nanoseconds timeout)
       : timeout_(timeout), end_(timeout < k_longest ? Clock::now() + timeout : Clock::time_point::max()) {
     if (timeout <= std::chrono::nanoseconds::zero())
@@ -37,8 +39,11 @@ class Deadline {
           detail::text("deadline: must be positive, got ",
                        std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms"));
   }
+  /// The moment is over.
   bool passed() const { return Clock::now() >= end_; }
+  /// The moment.
   Clock::time_point end() const { return end_; }
+  /// The duration that it was made from.
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
  private:
@@ -49,8 +54,10 @@ class Deadline {
 
 /// A word that replicas wait on. Whoever changes what a waiter looks for bumps it, then wakes.
 struct alignas(k_alignment) WaitWord {
+  /// Changes whenever there may be something new to see.
   std::atomic<std::uint32_t> value{0};
 
+  /// The value now, to be given to a wait.
   std::uint32_t seen() const { return value.load(std::memory_order_acquire); }
   /// Pairs with `seen`: what was written before the bump is visible to who sees the new value.
   void bump() { value.fetch_add(1, std::memory_order_seq_cst); }
@@ -59,6 +66,7 @@ struct alignas(k_alignment) WaitWord {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
+/// Who else may wait on a word: threads of this process only, or other processes too.
 enum class Sharing { in_process, between_processes };
 
 namespace detail {

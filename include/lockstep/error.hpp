@@ -76,6 +76,19 @@ struct SystemError : Error {
   using Error::Error;
 };
 
+/// A file is no checkpoint, or a damaged one. The text begins with the path and the field, and says what was
+/// expected there and what was found.
+struct CheckpointError : Error {
+  /// @param field what of the file: "header length", "'w' shape", "__metadata__ lockstep.pending" and so on
+  CheckpointError(std::string path, std::string field, const std::string& text)
+      : Error(path + ": " + field + ": " + text), path_(std::move(path)), field_(std::move(field)) {}
+  const std::string& path() const { return path_; }
+  const std::string& field() const { return field_; }
+
+ private:
+  std::string path_, field_;
+};
+
 /// One replica that a wait is for.
 struct Missing {
   /// What is known of it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Everything of the library except the opt-in headers (tensor/xtensor.hpp, compat/tensorflow.hpp).
+/// Everything of the library except the opt-in headers (tensor/xtensor.hpp, compat/tensorflow.hpp,
+/// checkpoint/safetensors.hpp, checkpoint/checkpointer.hpp).
 #pragma once
 
 #include <lockstep/concepts.hpp>

@@ -150,9 +150,13 @@ class SyncReplicas {
   Snapshot<T> snapshot(std::chrono::milliseconds timeout = {}) const {
     Snapshot<T> result;
     engine_->while_still(timeout, [&] {
-      const UpdaterState state =
-          engine_->session().exclusive([](const detail::Control& control) { return control.updater; });
+      std::int64_t generation = 0;
+      const UpdaterState state = engine_->session().exclusive([&](const detail::Control& control) {
+        generation = control.round.generation;
+        return control.updater;
+      });
       result = engine_->updater().save(state);
+      result.generation = generation;
     });
     return result;
   }

@@ -10,6 +10,8 @@
 #include <lockstep/protocol/window.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,27 +33,72 @@ struct UpdaterState {
 /// the same bits.
 template <class T>
 struct Snapshot {
-  /// A variable (`slot` is empty) or one of its slots, row-major, without padding.
+  /// A variable (`slot` is empty) or one of its slots, without padding.
   struct Array {
-    std::string variable;      ///< name of the variable
-    std::string slot;          ///< name of the slot; empty for the variable itself
-    std::vector<Index> shape;  ///< extents, outermost first; empty for a scalar
-    std::vector<T> values;     ///< row-major
+    std::string variable;       ///< name of the variable
+    std::string slot;           ///< name of the slot; empty for the variable itself
+    std::vector<Index> shape;   ///< extents, outermost first; empty for a scalar
+    bool column_major = false;  ///< order of `values`: the first index runs fastest, not the last
+    std::vector<T> values;      ///< its elements
   };
   /// What the open window holds for one variable.
   struct Pending {
-    std::string variable;     ///< its name
-    Presence presence;        ///< dense, or rows
-    std::vector<Index> rows;  ///< ascending; empty for a dense sum
-    std::vector<T> values;    ///< of the whole variable, or of the rows one after the other
+    std::string variable;       ///< its name
+    Presence presence;          ///< dense, or rows
+    std::vector<Index> rows;    ///< ascending; empty for a dense sum
+    bool column_major = false;  ///< order of a dense sum, as in `Array`
+    std::vector<T> values;      ///< of the whole variable, or of the rows one after the other
   };
   std::string rule;             ///< its name, if it has one
+  std::int64_t generation = 0;  ///< restores of the trainer before; for information
   std::vector<Array> arrays;    ///< every variable, each followed by its slots
   std::vector<Pending> window;  ///< what is in the open window; empty between windows
   UpdaterState counters;        ///< everything else that an update changes
 };
 
 namespace detail {
+
+/// Copies a tensor from column-major to row-major memory, or with `to_column_major` back.
+template <class T>
+void reorder(std::span<const Index> shape, const T* from, bool to_column_major, T* to) {
+  std::vector<Index> steps, at(shape.size(), 0);  // of each index, in column-major memory
+  Index size = 1;
+  for (const Index extent : shape) {
+    steps.push_back(size);
+    size *= extent;
+  }
+  Index by_columns = 0;
+  for (Index by_rows = 0; by_rows < size; ++by_rows) {
+    if (to_column_major)
+      to[by_columns] = from[by_rows];
+    else
+      to[by_rows] = from[by_columns];
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      by_columns += steps[d];
+      if (++at[d] < shape[d]) break;
+      by_columns -= steps[d] * shape[d];
+      at[d] = 0;
+    }
+  }
+}
+
+/// Copies the values of a variable or slot to where it lies, in the order that it has there.
+template <class T>
+void copy_values(const VariableInfo& info, bool column_major, const std::vector<T>& from, T* to) {
+  if (info.rank() < 2 || column_major == info.column_major)
+    std::copy(from.begin(), from.end(), to);
+  else
+    reorder<T>(info.shape, from.data(), info.column_major, to);
+}
+
+/// One array of a snapshot on its way to where it lies.
+template <class T>
+struct ArrayCopy {
+  const VariableInfo* info;
+  T* to;
+  const typename Snapshot<T>::Array* from;
+  void operator()() const { copy_values(*info, from->column_major, from->values, to); }
+};
 
 /// The array of a variable or slot. @throws LayoutMismatch if it is missing or has another shape.
 template <class T>
@@ -77,7 +124,7 @@ void save_window(const Contribution<T>& window, Snapshot<T>& to) {
     const Presence presence = window.presence(info.id);
     const T* data = window.data() + info.offset;
     if (presence == Presence::absent) continue;
-    typename Snapshot<T>::Pending pending{info.name, presence, {}, {}};
+    typename Snapshot<T>::Pending pending{info.name, presence, {}, info.column_major, {}};
     if (presence == Presence::dense) {
       pending.values.assign(data, data + info.size);
     } else {
@@ -104,7 +151,8 @@ void check_window(const Layout& layout, const Snapshot<T>& from) {
         pending.presence == Presence::dense ? info.rows() : static_cast<Index>(pending.rows.size());
     const bool in_range = std::all_of(pending.rows.begin(), pending.rows.end(),
                                       [&](Index row) { return row >= 0 && row < info.rows(); });
-    if (static_cast<Index>(pending.values.size()) != rows * info.row_size() || !in_range)
+    const bool has_rows = pending.presence != Presence::rows || !info.column_major;
+    if (static_cast<Index>(pending.values.size()) != rows * info.row_size() || !in_range || !has_rows)
       throw_error<LayoutMismatch>("restore: the open window of '", info.name, "' does not fit shape ",
                                   shape_text(info.shape));
   }
@@ -116,7 +164,7 @@ void load_window(Contribution<T>& window, const Snapshot<T>& from) {
   for (const auto& pending : from.window) {
     const VariableInfo& info = window.layout().find(pending.variable);
     if (pending.presence == Presence::dense) {
-      std::copy(pending.values.begin(), pending.values.end(), window.mark_dense(info.id));
+      copy_values(info, pending.column_major, pending.values, window.mark_dense(info.id));
       continue;
     }
     window.mark_rows(info.id);

@@ -15,11 +15,12 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// Name and place of one variable. Offsets and sizes are in elements.
 struct VariableInfo {
-  std::string name;          ///< unique in its set, not empty
-  std::uint32_t id;          ///< number in the order of `add`, from 0
-  Index offset;              ///< first element; a multiple of the alignment
-  Index size;                ///< elements without padding
-  std::vector<Index> shape;  ///< extents, outermost first; empty for a scalar
+  std::string name;           ///< unique in its set, not empty
+  std::uint32_t id;           ///< number in the order of `add`, from 0
+  Index offset;               ///< first element; a multiple of the alignment
+  Index size;                 ///< elements without padding
+  std::vector<Index> shape;   ///< extents, outermost first; empty for a scalar
+  bool column_major = false;  ///< in memory the first index runs fastest, not the last
 
   /// Number of dimensions: 0 for a scalar.
   int rank() const { return static_cast<int>(shape.size()); }
@@ -37,7 +38,7 @@ class Layout {
   explicit Layout(std::size_t element_bytes) : unit_(static_cast<Index>(k_alignment / element_bytes)) {}
 
   /// @throws InvalidArgument if the name is empty or taken, or the shape has no elements.
-  const VariableInfo& add(std::string name, std::vector<Index> shape) {
+  const VariableInfo& add(std::string name, std::vector<Index> shape, bool column_major = false) {
     if (name.empty()) throw InvalidArgument("variables: a variable needs a name, got ''");
     for (const VariableInfo& known : infos_)
       if (known.name == name)
@@ -47,8 +48,8 @@ class Layout {
     if (size <= 0)
       detail::throw_error<InvalidArgument>("variables: '", name, "' has shape ", detail::shape_text(shape),
                                            ", which has no elements");
-    infos_.push_back(
-        {std::move(name), static_cast<std::uint32_t>(infos_.size()), size_, size, std::move(shape)});
+    infos_.push_back({std::move(name), static_cast<std::uint32_t>(infos_.size()), size_, size,
+                      std::move(shape), column_major});
     size_ += (size + unit_ - 1) / unit_ * unit_;
     return infos_.back();
   }

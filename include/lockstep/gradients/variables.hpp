@@ -66,7 +66,7 @@ class Variables {
       detail::throw_error<UsageError>("variables: cannot add '", name,
                                       "' while a trainer is bound to the set");
     const auto shape = Traits::shape_of(initial);
-    const VariableInfo& info = layout_.add(std::move(name), Traits::extents(shape));
+    const VariableInfo& info = layout_.add(std::move(name), Traits::extents(shape), !Traits::contiguous_rows);
     reserve(layout_.size());
     Traits::assign(data_ + info.offset, shape, initial);
     return {info.id, info.offset, shape, this};

@@ -297,7 +297,7 @@ class Updater {
     snapshot.counters = state;
     for (const VariableInfo& info : layout_.infos()) {
       const auto add = [&](std::string_view slot, const T* array) {
-        snapshot.arrays.push_back({info.name, std::string(slot), info.shape,
+        snapshot.arrays.push_back({info.name, std::string(slot), info.shape, info.column_major,
                                    std::vector<T>(array + info.offset, array + info.offset + info.size)});
       };
       add("", values_);
@@ -311,7 +311,7 @@ class Updater {
   void expect_fits(const Snapshot<T>& snapshot) const { (void)copies(snapshot); }
   /// @throws LayoutMismatch as `expect_fits`; nothing has changed then.
   void load(const Snapshot<T>& snapshot, UpdaterState& state) {
-    for (const auto& [to, from] : copies(snapshot)) std::copy(from->begin(), from->end(), to);
+    for (const auto& copy : copies(snapshot)) copy();
     if (has_window()) detail::load_window(window_, snapshot);
     state = snapshot.counters;
   }
@@ -326,19 +326,19 @@ class Updater {
   static constexpr Index k_tile = 4096;
 
   /// Where the arrays of a snapshot go. @throws LayoutMismatch
-  std::vector<std::pair<T*, const std::vector<T>*>> copies(const Snapshot<T>& snapshot) const {
+  std::vector<detail::ArrayCopy<T>> copies(const Snapshot<T>& snapshot) const {
     if (snapshot.counters.window.pending > 0 && !has_window())
       detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.counters.window.pending,
                                           " micro-batches in an open window, this trainer has none");
     if (const auto name = rule_name<Rule>(); !name.empty() && !snapshot.rule.empty() && name != snapshot.rule)
       detail::throw_error<LayoutMismatch>("restore: the snapshot is of rule '", snapshot.rule,
                                           "', this trainer has '", name, "'");
-    std::vector<std::pair<T*, const std::vector<T>*>> result;
+    std::vector<detail::ArrayCopy<T>> result;
     for (const VariableInfo& info : layout_.infos()) {
-      result.emplace_back(values_ + info.offset, &detail::find_array(snapshot, info, "").values);
+      result.push_back({&info, values_ + info.offset, &detail::find_array(snapshot, info, "")});
       for (std::size_t k = 0; k < slot_count; ++k)
-        result.emplace_back(slots_[k] + info.offset,
-                            &detail::find_array(snapshot, info, Rule::slots[k].name).values);
+        result.push_back(
+            {&info, slots_[k] + info.offset, &detail::find_array(snapshot, info, Rule::slots[k].name)});
     }
     if (snapshot.arrays.size() != result.size())
       detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.arrays.size(),

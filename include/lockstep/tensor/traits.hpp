@@ -28,7 +28,8 @@ struct TensorOf {};
 /// - `GradientView<G>` and `gradient_view(G* data, shape)`: the same for gradients of another scalar;
 /// - `contiguous(expr)`: something with row-major `data()` and `size()` that holds the values of the
 /// expression;
-/// - `contiguous_rows`: whether row i of the first dimension is one contiguous run of memory.
+/// - `contiguous_rows`: whether row i of the first dimension is one contiguous run of memory, which it is if
+/// the last index runs fastest. If not, the first index must.
 template <class Tensor, class T>
 struct TensorTraits {};
 

@@ -103,6 +103,58 @@ TEST_CASE("snapshot: shapes are row-major extents and values have no padding", "
   CHECK(snapshot.counters.window.updates == 1);
 }
 
+TEST_CASE("snapshot: a matrix keeps its elements in a trainer with the other order in memory",
+          "[sync][snapshot]") {
+  const auto element = [](Index i, Index j) { return static_cast<float>(10 * i + j); };
+  Variables<float> columns, rows;
+  const auto c = columns.add("w", Eigen::MatrixXf::NullaryExpr(3, 4, element));
+  const auto r = rows.add("w", Table::Zero(3, 4));
+  REQUIRE(columns.infos()[0].column_major);
+  REQUIRE_FALSE(rows.infos()[0].column_major);
+  const GradientAggregation recipe{Momentum{.learning_rate = 0.5}, {.grad_steps = 2}};
+  Local of_columns{recipe, columns}, of_rows{recipe, rows};
+  const auto step = [&](auto& optimizer, const auto& handle, float scale) {
+    optimizer.set_gradient(handle, scale * Eigen::MatrixXf::NullaryExpr(3, 4, element));
+    optimizer.apply_gradients();
+  };
+  for (const float scale : {1.0F, 3.0F, 5.0F}) step(of_columns, c, scale);  // the last one in an open window
+  of_rows.restore(of_columns.snapshot());
+  CHECK(of_rows.value(r) == of_columns.value(c));
+  CHECK(of_rows.slot("momentum", r) == of_columns.slot("momentum", c));
+  CHECK(of_rows.value(r)(1, 3) == 13 - 0.5F * 2 * 13);
+  step(of_rows, r, 7);
+  step(of_columns, c, 7);
+  CHECK(of_rows.value(r) == of_columns.value(c));
+  step(of_rows, r, -1);
+  of_columns.restore(of_rows.snapshot());
+  step(of_rows, r, -2);
+  step(of_columns, c, -2);
+  CHECK(of_rows.value(r) == of_columns.value(c));
+}
+
+TEST_CASE("snapshot: reordering goes through the elements of any rank", "[sync][snapshot]") {
+  const std::vector<Index> shape{2, 3, 4};
+  std::vector<int> by_rows(24), by_columns(24), back(24);
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < 3; ++j)
+      for (int k = 0; k < 4; ++k) {
+        by_rows[at((i * 3 + j) * 4 + k)] = 100 * i + 10 * j + k;
+        by_columns[at(i + 2 * (j + 3 * k))] = 100 * i + 10 * j + k;
+      }
+  detail::reorder<int>(shape, by_columns.data(), false, back.data());
+  CHECK(back == by_rows);
+  detail::reorder<int>(shape, by_rows.data(), true, back.data());
+  CHECK(back == by_columns);
+}
+
+TEST_CASE("snapshot: it counts the restores of its trainer", "[sync][snapshot]") {
+  Net<> net;
+  SyncReplicas trainer{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 1}};
+  CHECK(trainer.snapshot().generation == 0);
+  trainer.restore(trainer.snapshot());
+  CHECK(trainer.snapshot().generation == 1);
+}
+
 TEST_CASE("snapshot: copies taken during training are whole", "[sync][snapshot][thread]") {
   const Watchdog watchdog;
   for (const bool hooked : {false, true}) {
@@ -226,6 +278,10 @@ TEST_CASE("snapshot: an open window that does not fit is refused", "[sync][snaps
   CHECK_THROWS_AS(local.restore(bad), LayoutMismatch);
   bad = good;
   bad.window[0].values.pop_back();
+  CHECK_THROWS_AS(local.restore(bad), LayoutMismatch);
+  bad = good;
+  bad.window[0].presence = Presence::rows;  // of a matrix whose rows are not contiguous
+  bad.window[0].rows = {0, 1, 2, 3, 4, 5, 6};
   CHECK_THROWS_AS(local.restore(bad), LayoutMismatch);
   CHECK(local.pending() == 2);
   CHECK_NOTHROW(local.restore(good));

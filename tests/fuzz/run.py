@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""Runs a fuzz target for some seconds, from files like those that the library writes and from inputs that were found
+to break it once: run.py TARGET DICTIONARY FOUND"""
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+target, dictionary, found = sys.argv[1:]
+SECONDS = 10
+
+counters = "generation global_step counter pending updates window_unit window_total examples".split()
+metadata = {"lockstep.format": "1", "lockstep.rule": "adam", **{f"lockstep.{name}": "1" for name in counters}}
+
+
+def seed(tensors):
+    """A file with these tensors: name -> (dtype, shape, data)."""
+    header, data = {"__metadata__": metadata}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+seeds = [
+    b"",
+    seed({}),
+    seed({"w": ("F32", [2, 1], bytes(8)), "w:m": ("F32", [2, 1], bytes(8))}),
+    seed({"w": ("F64", [], bytes(8)), "a/b": ("BF16", [3], bytes(6)), "c%3A": ("F16", [1], bytes(2))}),
+    seed(
+        {
+            "t::window_rows": ("I64", [2], struct.pack("<2q", 0, 2)),
+            "t": ("F32", [3, 1], bytes(12)),
+            "t::window": ("F32", [2, 1], bytes(8)),
+            "w": ("F32", [1], bytes(4)),
+            "w::window": ("F32", [1], bytes(4)),
+        }
+    ),
+]
+
+with tempfile.TemporaryDirectory() as folder:
+    corpus = pathlib.Path(folder) / "corpus"
+    corpus.mkdir()
+    for number, content in enumerate(seeds):
+        (corpus / f"seed{number}").write_bytes(content)
+    options = [f"-max_total_time={SECONDS}", "-max_len=2000", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10"]
+    folders = [str(corpus)] + ([found] if pathlib.Path(found).is_dir() else [])
+    command = [target, *options, f"-dict={dictionary}", f"-artifact_prefix={folder}/", *folders]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    print("\n".join(run.stdout.splitlines()[-40:]))
+    for artifact in pathlib.Path(folder).glob("*-*"):
+        print(f"{artifact.name}: keep this as a file in {found}: {artifact.read_bytes().hex()}")
+sys.exit(run.returncode != 0)

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints that are copied inside an update and written outside of it.
+#include "unit/checkpoint/scene.hpp"
+#include <lockstep/checkpoint/checkpointer.hpp>
+
+#include <future>
+#include <mutex>
+#include <semaphore>
+
+using namespace lockstep;
+using namespace lockstep::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// A trainer as far as a Checkpointer looks at one.
+struct StillTrainer {
+  Snapshot<double> snapshot() const {
+    Snapshot<double> snapshot;
+    snapshot.counters.window.global_step = step;
+    snapshot.arrays.push_back({"w", "", {1}, false, {static_cast<double>(step)}});
+    return snapshot;
+  }
+  std::int64_t step = 0;
+};
+
+/// Keeps what would be written, and waits or fails where a test says so.
+struct Written {
+  CheckpointerOptions<double> options(std::int64_t every) {
+    return {.every = every,
+            .write = [this](const std::filesystem::path& path, const Snapshot<double>& snapshot) {
+              entered.release();
+              if (waits) go_on.acquire();
+              if (fails) throw SystemError("disk full");
+              const std::lock_guard lock(mutex);
+              paths.push_back(path.string());
+              steps.push_back(snapshot.counters.window.global_step);
+            }};
+  }
+  std::counting_semaphore<> entered{0}, go_on{0};
+  std::atomic<bool> waits{false}, fails{false};
+  std::mutex mutex;
+  std::vector<std::string> paths;
+  std::vector<std::int64_t> steps;
+};
+
+}  // namespace
+
+TEST_CASE("checkpointer: a copy every n updates, written when somebody asks", "[checkpoint]") {
+  const Folder folder;
+  const auto path = folder / "model.safetensors";
+  Net<> net;
+  Checkpointer<double> checkpoints(path, {.every = 3});
+  Local optimizer{Momentum{.learning_rate = 1}, net.variables};
+  std::optional<Snapshot<double>> of_three;
+  CHECK_FALSE(checkpoints.write_pending());
+  for (int i = 1; i <= 5; ++i) {
+    step(optimizer, net.w, i);
+    CHECK(checkpoints.take(optimizer, optimizer.global_step()) == (i == 3));
+    if (i == 3) of_three = optimizer.snapshot();
+  }
+  CHECK(folder.files().empty());
+  CHECK_FALSE(checkpoints.written());
+  CHECK(checkpoints.write_pending());
+  CHECK_FALSE(checkpoints.write_pending());
+  CHECK(checkpoints.written() == 3);
+  CHECK(same(load<double>(path), *of_three));
+}
+
+TEST_CASE("checkpointer: files may carry the step in their name", "[checkpoint]") {
+  Written written;
+  StillTrainer trainer;
+  Checkpointer<double> checkpoints("folder/at-{step}.safetensors", written.options(10));
+  for (const std::int64_t step : {10, 20}) {
+    trainer.step = step;
+    checkpoints.take(trainer, step);
+    checkpoints.write_pending();
+  }
+  CHECK(written.paths == std::vector<std::string>{"folder/at-10.safetensors", "folder/at-20.safetensors"});
+}
+
+TEST_CASE("checkpointer: a newer copy replaces the one that waits", "[checkpoint]") {
+  Written written;
+  StillTrainer trainer;
+  Checkpointer<double> checkpoints("file", written.options(1));
+  for (trainer.step = 1; trainer.step <= 3; ++trainer.step) checkpoints.take(trainer, trainer.step);
+  CHECK(checkpoints.write_pending());
+  CHECK_FALSE(checkpoints.write_pending());
+  CHECK(written.steps == std::vector<std::int64_t>{3});
+}
+
+TEST_CASE("checkpointer: while one writes, copies are taken and nobody else writes", "[checkpoint][thread]") {
+  const Watchdog watchdog;
+  Written written;
+  StillTrainer trainer{1};
+  Checkpointer<double> checkpoints("file", written.options(1));
+  written.waits = true;
+  checkpoints.take(trainer, 1);
+  bool wrote = false;
+  std::jthread writer([&] { wrote = checkpoints.write_pending(); });
+  written.entered.acquire();  // inside of it now
+  trainer.step = 2;
+  CHECK(checkpoints.take(trainer, 2));
+  CHECK_FALSE(checkpoints.write_pending());
+  CHECK_FALSE(checkpoints.written());
+  written.waits = false;
+  written.go_on.release();
+  writer.join();
+  CHECK(wrote);
+  CHECK(checkpoints.written() == 1);
+  CHECK(checkpoints.write_pending());
+  CHECK(written.steps == std::vector<std::int64_t>{1, 2});
+}
+
+TEST_CASE("checkpointer: what could not be written waits, unless there is a newer copy", "[checkpoint]") {
+  Written written;
+  StillTrainer trainer{1};
+  Checkpointer<double> checkpoints("file", written.options(1));
+  checkpoints.take(trainer, 1);
+  written.fails = true;
+  CHECK_THROWS_AS(checkpoints.write_pending(), SystemError);
+  CHECK_THROWS_AS(checkpoints.write_pending(), SystemError);
+  written.fails = false;
+  CHECK(checkpoints.write_pending());
+  CHECK(checkpoints.written() == 1);
+  checkpoints.take(trainer, 1);
+  written.fails = true;
+  CHECK_THROWS_AS(checkpoints.write_pending(), SystemError);
+  written.fails = false;
+  trainer.step = 2;
+  checkpoints.take(trainer, 2);
+  CHECK(checkpoints.write_pending());
+  CHECK(written.steps == std::vector<std::int64_t>{1, 2});
+}
+
+TEST_CASE("checkpointer: a thread of the program writes until it is stopped, the last copy too",
+          "[checkpoint][thread]") {
+  const Watchdog watchdog;
+  Written written;
+  StillTrainer trainer{1};
+  Checkpointer<double> checkpoints("file", written.options(1));
+  std::stop_source stop;
+  auto writer = std::async(std::launch::async, [&] { checkpoints.write_until(stop.get_token()); });
+  checkpoints.take(trainer, 1);
+  wait_until([&] { return checkpoints.written() == 1; });
+  written.waits = true;
+  trainer.step = 2;
+  checkpoints.take(trainer, 2);
+  written.entered.acquire();
+  written.entered.acquire();  // writes the second one
+  trainer.step = 3;
+  checkpoints.take(trainer, 3);
+  stop.request_stop();
+  written.waits = false;
+  written.go_on.release();
+  writer.get();
+  CHECK(written.steps == std::vector<std::int64_t>{1, 2, 3});
+
+  written.fails = true;
+  checkpoints.take(trainer, 3);
+  auto failing = std::async(std::launch::async, [&] { checkpoints.write_until({}); });
+  CHECK_THROWS_AS(failing.get(), SystemError);
+}
+
+TEST_CASE("checkpointer: replicas that save in their loop can be resumed with the same bits",
+          "[checkpoint][thread]") {
+  const Watchdog watchdog;
+  const Folder folder;
+  const auto path = folder / "model.safetensors";
+  const auto train = [](auto& trainer, const Model& model, std::int64_t last, auto&& after_step) {
+    trainer.run([&](auto& replica) {
+      while (replica.global_step() < last) {
+        contribute(replica, model, 3 * replica.global_step() + replica.index());
+        after_step();
+      }
+    });
+  };
+  Model whole;
+  Checkpointer<float> checkpoints(path, {.every = 4});
+  using Trainer = SyncReplicas<MovingAverage<Adam>>;
+  const MovingAverage<Adam> rule{Adam{.learning_rate = 0.01}};
+  std::vector<std::int64_t> taken;
+  SyncOptions options{.replicas_to_aggregate = 3};
+  std::function<void(const UpdateInfo&)> hook;
+  options.hooks.after_update = [&](const UpdateInfo& info) { hook(info); };
+  Trainer trainer{rule, whole.variables, options};
+  hook = [&](const UpdateInfo& info) {
+    if (checkpoints.take(trainer, info.global_step)) taken.push_back(info.global_step);
+  };
+  train(trainer, whole, 30, [&] { checkpoints.write_pending(); });
+  checkpoints.write_pending();
+  CHECK(taken == std::vector<std::int64_t>{4, 8, 12, 16, 20, 24, 28});
+  CHECK(checkpoints.written() == 28);
+  CHECK(folder.files() == std::vector<std::string>{"model.safetensors"});
+
+  Model resumed;
+  Trainer after{rule, resumed.variables, {.replicas_to_aggregate = 3}};
+  after.restore(load(path));
+  CHECK(after.global_step() == 28);
+  train(after, resumed, 30, [] {});
+  CHECK(resumed.bits() == whole.bits());
+  CHECK(after.slot("average", resumed.weights) == trainer.slot("average", whole.weights));
+}
+
+TEST_CASE("checkpointer: an interval of nothing is refused", "[checkpoint]") {
+  CHECK_THROWS_AS(Checkpointer<float>("file", {.every = 0}), InvalidArgument);
+  CHECK_THROWS_WITH(Checkpointer<float>("file", {.every = -2}),
+                    ContainsSubstring("every") && ContainsSubstring("-2"));
+}

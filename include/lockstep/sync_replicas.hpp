@@ -87,8 +87,8 @@ class SyncReplicas {
   /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
   template <class F>
   void run(F&& loop, std::stop_token stop = {}) {
-    if constexpr (!Net::k_survives_kill) start_over();
     const std::vector<int> seats = engine_->session().seats_here(replicas());
+    if (static_cast<int>(seats.size()) == replicas()) start_over();  // all of them are here
     detail::run_replica_threads(static_cast<int>(seats.size()), [&](int i) {
       const int place = seats[static_cast<std::size_t>(i)];
       Replica replica = place < 0 ? join(stop) : join(place, stop);

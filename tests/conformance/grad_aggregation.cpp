@@ -74,7 +74,7 @@ void reopen_window(Optimizer& optimizer, const Json& inputs) {
       inputs.at("global_step").get<std::int64_t>() % inputs.at("grad_steps").get<std::int64_t>();
   state.counters.window_total = static_cast<double>(state.counters.window.pending);
   for (const auto& [name, value] : inputs.at("grad_accum").items())
-    state.window.push_back({name, lockstep::Presence::dense, {}, tensor_from<Scalar>(value).elements});
+    state.window.push_back({name, lockstep::Presence::dense, {}, false, tensor_from<Scalar>(value).elements});
   optimizer.restore(state);
 }
 

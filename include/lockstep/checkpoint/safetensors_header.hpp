@@ -67,8 +67,10 @@ inline std::string in_quotes(std::string_view content) {
 
 inline std::string shape_in_short(const std::vector<std::uint64_t>& shape) {
   constexpr std::size_t most = 8;
-  const auto shown = shape_text(std::span(shape).first(std::min(most, shape.size())));
-  return shape.size() > most ? text(shown, " and ", shape.size() - most, " more") : shown;
+  std::string shown;
+  for (std::size_t i = 0; i < std::min(most, shape.size()); ++i)
+    shown += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text('(', shown, ')', shape.size() > most ? text(" and ", shape.size() - most, " more") : "");
 }
 
 /// What all checks of one file have in common: they name it.

@@ -71,7 +71,7 @@ struct Control {
   bool measures = false;     ///< the open stage sums squares; otherwise it writes the update
   bool flush = false;        ///< a contribution asks to close the window
   bool unplannable = false;  ///< the plan of the closed round has failed: it will not be carried out
-  bool initialised = true;   ///< variables and slots have their initial values
+  bool initialised = false;  ///< variables and slots have their initial values
   bool restoring = false;    ///< variables and slots are being replaced; only a restore ends that
   std::int32_t planner = k_unclaimed;    ///< who makes the plan of the closed round
   std::int32_t committer = k_unclaimed;  ///< who ends the update

@@ -50,15 +50,6 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
 
   UpdateCrew<State>& crew() { return crew_; }
 
-  /// The calling replica, which alone may, writes the initial values of variables and slots.
-  void start_training() {
-    State::initialise();
-    fault_point("join: slots written");
-    session().exclusive([&](Control& control) { control.initialised = true; },
-                        [&](const Control& control) { board().publish(control); });
-    announce();
-  }
-
   /// Sleeps until somebody announces something, for a slice, or until the deadline. Whoever has slept for a
   /// slice looks for the dead: nobody tells of them.
   void sleep(std::uint32_t seen, Clock::time_point until) {
@@ -194,6 +185,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// given up.
   /// @throws UsageError while a replica is active; TimeoutError if an update does not end in time.
   void start_over(std::chrono::milliseconds timeout) {
+    if constexpr (State::k_survives_kill) bury_the_dead();
     Visitor me(*this);
     when_quiet("start_over", timeout, me, [this](Control& control) {
       if (const int active = control.round.active(); active > 0)

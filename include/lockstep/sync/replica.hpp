@@ -363,7 +363,8 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     }
     engine().session().exclusive([&](const Control& control) {
       sequence_ = control.round.places[static_cast<std::size_t>(index())].sequence;
-      if (control.initialised) engine().show_values();
+      if constexpr (Net::k_survives_kill)
+        if (control.initialised) engine().show_values();
     });
   }
 

@@ -42,7 +42,7 @@ class TrainerState {
       : options_(checked(options)),
         binding_(variables),
         rows_(variables.layout()),
-        session_(net, initial(options), spec(recipe)),
+        session_(net, Control(options), spec(recipe)),
         carver_(agreed().memory().data()),
         updater_(recipe, variables, rows_, carver_, k_survives_kill),
         arrays_(carver_, variables.layout(), rows_, updater_.items(), options.replicas()),
@@ -53,10 +53,9 @@ class TrainerState {
     if (updater_.options().num_partitions != 1)
       throw_error<InvalidArgument>("num_partitions: the replicas share the work already, must be 1, got ",
                                    updater_.options().num_partitions);
-    if constexpr (!k_survives_kill) {
-      updater_.initialise();
-      session_.exclusive([&](const Control& control) { board().publish(control); });
-    }
+    const bool all_are_here = static_cast<int>(session_.seats_here(replicas()).size()) == replicas();
+    if (all_are_here && !session_.exclusive([](const Control& control) { return control.initialised; }))
+      start_training();
   }
 
   const SyncOptions& options() const { return options_; }
@@ -119,10 +118,19 @@ class TrainerState {
 
   /// Writes the initial values, those of this process, and the slots. One participant, who alone may; again
   /// if it has died.
-  void initialise() {
-    std::copy_n(binding_->data(), binding_->layout().size(), updater_.values());
+  void start_training() {
+    if constexpr (k_survives_kill)
+      std::copy_n(binding_->data(), binding_->layout().size(), updater_.values());
     fault_point("join: values written");
     updater_.initialise();
+    fault_point("join: slots written");
+    session_.exclusive(
+        [&](Control& control) {
+          control.initialised = true;
+          if constexpr (k_survives_kill) show_values();
+        },
+        [&](const Control& control) { board().publish(control); });
+    announce();
   }
   /// From now on `variables()` are those that are trained. Inside exclusion.
   void show_values() { binding_->show(updater_.values()); }
@@ -133,11 +141,6 @@ class TrainerState {
   static const SyncOptions& checked(const SyncOptions& options) {
     options.validate();
     return options;
-  }
-  static Control initial(const SyncOptions& options) {
-    Control control(options);
-    control.initialised = !k_survives_kill;
-    return control;
   }
   SessionSpec spec(const R& recipe) {
     Carver counter;

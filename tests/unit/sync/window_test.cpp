@@ -147,7 +147,7 @@ TEST_CASE("window: a timeout below zero is refused by every call that has one", 
   GradientAggregation trainer{
       SyncReplicas{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 1, .driver = Driver::chief}},
       {.grad_steps = 2}};
-  SyncReplicas<Sgd, InProcess, double>& inner = trainer.inner;
+  auto& inner = trainer.inner;
   CHECK(refused([&] { (void)trainer.join(0, std::stop_token(), -1ms); }));
   auto replica = trainer.join(0);
   step(replica, net.w, 1);

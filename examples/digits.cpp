@@ -91,6 +91,7 @@ bool train_and_report(const Options& options, const Digits& data) {
   if (!options.is_in_processes() || !options.prove || options.aggregate != 0) return accurate;
   Options in_threads = options;
   in_threads.transport = "threads";
+  in_threads.die_at = 0;
   const auto different = static_cast<double>(count_different(variables.flat(), weights(in_threads, data)));
   return claim(different == 0, "the processes have the bits of threads; different weights", different) &&
          accurate;

@@ -33,6 +33,7 @@ class TrainerState {
   using WorkerType = Worker<T, G>;
   using Scalar = T;
   using Gradients = Contribution<G>;
+  static constexpr bool by_elements = Updater<R, T, G>::by_elements;
 
   TrainerState(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& options)
       : options_(checked(options)),

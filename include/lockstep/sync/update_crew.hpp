@@ -148,7 +148,7 @@ class UpdateCrew {
   bool work(Worker& me) {
     Tiles& tiles = state_.arrays().tiles;
     bool listed = false;
-    Index longest = 1;  // items in one run
+    Index longest = 1;  // items in one run, after the first
     const Index first = tiles.count() * std::max(me.place, 0) / state_.replicas();
     for (Index k = 0; k < tiles.count();) {
       const Index begin = first + k < tiles.count() ? first + k : first + k - tiles.count();
@@ -157,16 +157,21 @@ class UpdateCrew {
       k += std::max<Index>(end - begin, 1);
       if (begin == end) continue;
       // Only while a claim of this stage is held is it certain that no owner writes its slot again.
-      if (!std::exchange(listed, true)) {
+      if (!std::exchange(listed, true))
         state_.updater().list(me.plan, me.contributions, me.factor, me.sources);
-        // Where rows are few, the way from item to item would cost more than the items.
-        if (!me.sources.is_dense())
-          longest = std::clamp<Index>(tiles.count() / (8 * state_.replicas()), 1, 64);
-      }
+      longest = run_length(tiles.count() - k, me.sources.is_dense());
       do_items(me, begin, end);
       for (Index i = begin; i < end; ++i) tiles.finish(i, me.stage, me.place);
     }
     return tiles.all_done(me.stage) && (me.measures ? open_apply_stage(me.stage) : commit(me));
+  }
+
+  /// How many items to claim in one run when `left` may be free. A claim waits for all that was written
+  /// before it, and where rows are few the way from item to item costs more than the items. Runs get shorter
+  /// towards the end, so that all participants end together.
+  Index run_length(Index left, bool is_dense) const {
+    const Index most = !is_dense ? 64 : State::by_elements ? 16 : 1;  // whole variables differ in size
+    return std::clamp<Index>(left / (16 * state_.replicas()), 1, most);
   }
 
   void do_items(Worker& me, Index begin, Index end) {

@@ -102,15 +102,34 @@ class UpdateCrew {
     }
     me.measures = me.plan.applies && state_.options().clip_norm > 0;
     me.factor = 1;
-    state_.session().exclusive([&](Control& control) {
-      control.plan = me.plan;
-      control.clip_factor = 1;
-      control.measures = me.measures;
-      me.stage = ++control.stage;
-      control.round.start_update();
-    });
-    call_helpers();
-    work(me);
+    if (State::k_survives_kill || state_.replicas() > 1) {
+      state_.session().exclusive([&](Control& control) { open_update(control, me); });
+      call_helpers();
+      work(me);
+    } else {
+      work_alone(me);
+    }
+  }
+
+  /// Inside exclusion: what the planner has made becomes an update.
+  void open_update(Control& control, Worker& me) {
+    control.plan = me.plan;
+    control.clip_factor = 1;
+    control.measures = me.measures;
+    me.stage = ++control.stage;
+    control.round.start_update();
+  }
+
+  /// For a single replica: the plan keeps everybody else away already, so no item needs a claim, and the
+  /// update is opened and ended in one go.
+  void work_alone(Worker& me) {
+    auto& updater = state_.updater();
+    updater.list(me.plan, me.contributions, 1, me.sources);
+    if (me.measures)
+      updater.list(me.plan, me.contributions,
+                   clip_factor(updater.squared_norm(me.sources), state_.options().clip_norm), me.sources);
+    updater.run(me.plan, me.sources, 0, updater.layout().size());
+    commit(me, true);
   }
 
   /// The contributions of the closed round, in replica order.
@@ -197,11 +216,13 @@ class UpdateCrew {
     return true;
   }
 
-  bool commit(Worker& me) {
+  /// @param opens the update was carried out alone, and is opened here as well.
+  bool commit(Worker& me, bool opens = false) {
     const bool hooked = static_cast<bool>(state_.options().hooks.after_update);
     UpdateInfo info{};
     bool call_hook = false;
     const bool mine = state_.session().exclusive([&](Control& control) {
+      if (opens) open_update(control, me);
       if (control.round.phase != protocol::Phase::applying || control.stage != me.stage ||
           control.committer != k_unclaimed)
         return false;

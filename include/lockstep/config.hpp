@@ -44,6 +44,12 @@ LOCKSTEP_ALWAYS_INLINE void fetch_for_writing(const void* address) {
   (void)address;
 #endif
 }
+/// The address of an element that may lie outside the array, only to be brought nearer.
+template <class T>
+LOCKSTEP_ALWAYS_INLINE const void* address_of(const T* array, std::int64_t element) {
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
+                                       static_cast<std::uintptr_t>(element) * sizeof(T));
+}
 }  // namespace detail
 
 /// Every array of the layout starts on this boundary, in bytes; also the size of a cache line.

@@ -8,10 +8,12 @@
 
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -125,16 +127,38 @@ void with_sum(const Sources<T, G>& sources, F&& f) {
 template <class Functor>
 inline constexpr bool is_streaming_functor = false;
 
-/// Assigns a functor register by register. The functor is a local copy, so that compilers keep its parts in
-/// registers: Eigen's own loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time.
+template <class Packet, class T, class Functor, std::size_t... I>
+LOCKSTEP_ALWAYS_INLINE void stream_line(T* target, const Functor& functor, Index i,
+                                        std::index_sequence<I...>) {
+  constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
+  (Eigen::internal::pstoreu(target + i + static_cast<Index>(I) * lanes,
+                            functor.template packetOp<Packet>(i + static_cast<Index>(I) * lanes)),
+   ...);
+}
+
+/// Assigns a functor, one cache line after the other. A line is written out, because compilers do not unroll
+/// at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own loop leaves
+/// it in memory on most settings, which measured 1.1x to 3.3x the time.
+/// A functor that writes more than `target` says so by `fetch(i)`: processors see far enough ahead for what
+/// is read, not for what is written. Arrays of up to 64 KiB are taken to be in a cache.
 template <class T, class Functor>
-void stream(T* target, Functor functor, Index size) {
+void stream(T* target, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
-  const Index whole = size - size % lanes;
-  for (Index i = 0; i < whole; i += lanes)
-    Eigen::internal::pstoreu(target + i, functor.template packetOp<Packet>(i));
-  for (Index i = whole; i < size; ++i) target[i] = functor(i);
+  constexpr Index line = std::max(lanes, static_cast<Index>(k_alignment / sizeof(T)));
+  constexpr Index block = 16 * line, cached = 65'536 / sizeof(T);
+  const Functor functor = from;
+  Index i = 0;
+  for (const Index lines = size - size % line; i < lines;) {
+    if constexpr (requires { functor.fetch(i); })
+      if (size > cached)
+        for (Index ahead = i; ahead < i + block; ahead += line) functor.fetch(ahead);
+    for (const Index end = std::min(i + block, lines); i < end; i += line)
+      stream_line<Packet>(target, functor, i,
+                          std::make_index_sequence<static_cast<std::size_t>(line / lanes)>());
+  }
+  for (; i + lanes <= size; i += lanes) stream_line<Packet>(target, functor, i, std::index_sequence<0>());
+  for (; i < size; ++i) target[i] = functor(i);
 }
 
 /// Nullary functor of Eigen: the scaled sum at an index, counted from `start`.

@@ -57,8 +57,15 @@ class UpdateFunctor {
   LOCKSTEP_ALWAYS_INLINE Packet packetOp(Eigen::Index i) const {
     return run<Packet>(i, std::make_index_sequence<slot_count>());
   }
+  /// Processors see far enough ahead for what is read, but not for what is written as well.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Eigen::Index i) const {
+    fetch_for_writing(address_of(values_, i + k_ahead));
+    for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + k_ahead));
+  }
 
  private:
+  static constexpr Index k_ahead = 1024 / sizeof(T);
+
   template <class Packet, std::size_t... I>
   LOCKSTEP_ALWAYS_INLINE Packet run(Eigen::Index i, std::index_sequence<I...>) const {
     using P = Pack<T, Packet>;

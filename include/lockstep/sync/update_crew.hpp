@@ -105,15 +105,34 @@ class UpdateCrew {
     fault_point("plan: made");
     me.measures = me.plan.applies && state_.options().clip_norm > 0;
     me.factor = 1;
-    state_.session().exclusive([&](Control& control) {
-      control.plan = me.plan;
-      control.clip_factor = 1;
-      control.measures = me.measures;
-      me.stage = ++control.stage;
-      control.round.start_update();
-    });
-    call_helpers();
-    work(me);
+    if (State::k_survives_kill || state_.replicas() > 1) {
+      state_.session().exclusive([&](Control& control) { open_update(control, me); });
+      call_helpers();
+      work(me);
+    } else {
+      work_alone(me);
+    }
+  }
+
+  /// Inside exclusion: what the planner has made becomes an update.
+  void open_update(Control& control, Worker& me) {
+    control.plan = me.plan;
+    control.clip_factor = 1;
+    control.measures = me.measures;
+    me.stage = ++control.stage;
+    control.round.start_update();
+  }
+
+  /// For a single replica: the plan keeps everybody else away already, so no item needs a claim, and the
+  /// update is opened and ended in one go.
+  void work_alone(Worker& me) {
+    auto& updater = state_.updater();
+    updater.list(me.plan, me.contributions, 1, me.sources);
+    if (me.measures)
+      updater.list(me.plan, me.contributions,
+                   clip_factor(updater.squared_norm(me.sources), state_.options().clip_norm), me.sources);
+    updater.run(me.plan, me.sources, 0, updater.layout().size());
+    commit(me, true);
   }
 
   /// The contributions of the closed round, in replica order.
@@ -154,7 +173,7 @@ class UpdateCrew {
     Tiles& tiles = state_.arrays().tiles;
     if constexpr (State::k_survives_kill) state_.undo(me.place).forget();
     bool listed = false;
-    Index longest = 1;  // items in one run
+    Index longest = 1;  // items in one run, after the first
     const Index first = tiles.count() * std::max(me.place, 0) / state_.replicas();
     for (Index k = 0; k < tiles.count();) {
       const Index begin = first + k < tiles.count() ? first + k : first + k - tiles.count();
@@ -163,15 +182,20 @@ class UpdateCrew {
       k += std::max<Index>(end - begin, 1);
       if (begin == end) continue;
       // Only while a claim of this stage is held is it certain that no owner writes its slot again.
-      if (!std::exchange(listed, true)) {
+      if (!std::exchange(listed, true))
         state_.updater().list(me.plan, me.contributions, me.factor, me.sources);
-        // Where rows are few, the way from item to item would cost more than the items.
-        if (!me.sources.is_dense())
-          longest = std::clamp<Index>(tiles.count() / (8 * state_.replicas()), 1, 64);
-      }
+      longest = run_length(tiles.count() - k, me.sources.is_dense());
       do_items(me, begin, end);
     }
     return tiles.all_done(me.stage) && (me.measures ? open_apply_stage(me.stage) : commit(me));
+  }
+
+  /// How many items to claim in one run when `left` may be free. A claim waits for all that was written
+  /// before it, and where rows are few the way from item to item costs more than the items. Runs get shorter
+  /// towards the end, so that all participants end together.
+  Index run_length(Index left, bool is_dense) const {
+    const Index most = !is_dense ? 64 : State::by_elements ? 16 : 1;  // whole variables differ in size
+    return std::clamp<Index>(left / (16 * state_.replicas()), 1, most);
   }
 
   /// Does items that are claimed and marks them as done. Where participants may die, one after the other,
@@ -209,13 +233,15 @@ class UpdateCrew {
     return true;
   }
 
-  bool commit(Worker& me) {
+  /// @param opens the update was carried out alone, and is opened here as well.
+  bool commit(Worker& me, bool opens = false) {
     const bool hooked = static_cast<bool>(state_.options().hooks.after_update);
     UpdateInfo info{};
     bool call_hook = false;
     fault_point("commit: all items done");
     const bool mine = state_.session().exclusive(
         [&](Control& control) {
+          if (opens) open_update(control, me);
           if (control.round.phase != protocol::Phase::applying || control.stage != me.stage ||
               control.committer != k_unclaimed)
             return false;

@@ -38,7 +38,6 @@ class TrainerState {
   using Scalar = T;
   using Gradients = Contribution<G>;
   static constexpr bool by_elements = Updater<R, T, G>::by_elements;
-  static constexpr bool k_survives_kill = Net::k_survives_kill;
 
   TrainerState(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& options)
       : options_(checked(options)),

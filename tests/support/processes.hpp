@@ -12,6 +12,7 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -100,8 +101,11 @@ class Process {
 class SessionFolder {
  public:
   SessionFolder() {
-    std::string pattern = std::filesystem::is_directory("/dev/shm") ? "/dev/shm/lockstep-test-XXXXXX"
-                                                                    : "/tmp/lockstep-test-XXXXXX";
+    // In containers the memory file system may have only 64 MiB.
+    std::error_code error;
+    const auto space = std::filesystem::space("/dev/shm", error);
+    std::string pattern = !error && space.available > (1U << 29) ? "/dev/shm/lockstep-test-XXXXXX"
+                                                                 : "/tmp/lockstep-test-XXXXXX";
     if (!::mkdtemp(pattern.data())) throw std::bad_alloc();
     path_ = pattern;
   }

@@ -112,6 +112,30 @@ TEMPLATE_TEST_CASE("replicas: one replica gives the bits of Local", "[sync][repl
   }
 }
 
+TEST_CASE("replicas: runs of tiles have the bits of one range", "[sync][replicas][thread]") {
+  const Watchdog watchdog;
+  constexpr Index size = 400'003;  // some hundred tiles
+  const auto gradient = [](int step, int number) {
+    return Eigen::VectorXf::LinSpaced(size, -1.3F, 0.7F + static_cast<float>(2 * step + number));
+  };
+  const auto train = [&](int replicas) {
+    Variables<> variables;
+    const auto w = variables.add("w", Eigen::VectorXf::LinSpaced(size, 1, 2));
+    SyncReplicas trainer{
+        Adam{}, variables, {.replicas_to_aggregate = 2, .total_num_replicas = replicas, .clip_norm = 3}};
+    trainer.run([&](auto& replica) {
+      for (int step = 0; step < 3; ++step)
+        for (int k = 0; k < 2 / replicas; ++k) {
+          replica.set_gradient(w, gradient(step, replica.index() + k));
+          replica.apply_gradients();
+        }
+    });
+    return Eigen::VectorXf(variables.value(w));
+  };
+  const bool same_values = train(1) == train(2);
+  CHECK(same_values);
+}
+
 TEST_CASE("replicas: a late backup replica is told that it was stale", "[sync][replicas]") {
   Net<> net;
   SyncReplicas trainer{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 1, .total_num_replicas = 2}};

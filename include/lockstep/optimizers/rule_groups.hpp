@@ -26,10 +26,8 @@ class RuleGroups {
   RuleGroups(const R& recipe, const Layout& layout) {
     validate_rule(Traits::rule(recipe));
     for (const VariableInfo& info : layout.infos()) {
-      const bool trainable = Traits::is_trainable(recipe, info);
-      group_of_.push_back(find_or_add(Traits::rule_for(recipe, info)));
-      trainable_.push_back(trainable);
-      uniform_ = uniform_ && trainable && group_of_.back() == 0;
+      variables_.push_back({find_or_add(Traits::rule_for(recipe, info)), Traits::is_trainable(recipe, info)});
+      uniform_ = uniform_ && variables_.back().trainable && variables_.back().group == 0;
     }
   }
 
@@ -37,9 +35,9 @@ class RuleGroups {
   /// All variables are trained by rule 0.
   bool is_uniform() const { return uniform_; }
   const Rule& rule(std::size_t group) const { return rules_[group]; }
-  std::size_t group_of(std::uint32_t id) const { return group_of_[id]; }
-  const Rule& rule_of(std::uint32_t id) const { return rules_[group_of_[id]]; }
-  bool is_trainable(std::uint32_t id) const { return trainable_[id]; }
+  std::size_t group_of(std::uint32_t id) const { return variables_[id].group; }
+  const Rule& rule_of(std::uint32_t id) const { return rules_[group_of(id)]; }
+  bool is_trainable(std::uint32_t id) const { return variables_[id].trainable; }
 
   void prepare(const StepInfo& info, step_of_t<Rule>* steps) const {
     for (std::size_t group = 0; group < rules_.size(); ++group)
@@ -47,6 +45,11 @@ class RuleGroups {
   }
 
  private:
+  struct Variable {
+    std::size_t group;
+    bool trainable;
+  };
+
   std::size_t find_or_add(Rule rule) {
     if constexpr (std::equality_comparable<Rule>) {
       for (std::size_t group = 0; group < rules_.size(); ++group)
@@ -59,8 +62,7 @@ class RuleGroups {
   }
 
   std::vector<Rule> rules_;
-  std::vector<std::size_t> group_of_;
-  std::vector<bool> trainable_;
+  std::vector<Variable> variables_;
   bool uniform_ = true;
 };
 

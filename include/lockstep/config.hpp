@@ -50,6 +50,14 @@ LOCKSTEP_ALWAYS_INLINE const void* address_of(const T* array, std::int64_t eleme
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
                                        static_cast<std::uintptr_t>(element) * sizeof(T));
 }
+/// The same for a line that is not written.
+LOCKSTEP_ALWAYS_INLINE void fetch_for_reading(const void* address) {
+#if defined(__GNUC__)
+  __builtin_prefetch(address, 0);
+#else
+  (void)address;
+#endif
+}
 }  // namespace detail
 
 /// Every array of the layout starts on this boundary, in bytes; also the size of a cache line.

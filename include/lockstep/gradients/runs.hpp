@@ -226,9 +226,9 @@ class Runs {
   }
   /// Rows lie far apart, so nothing but this tells the processor which comes next.
   void fetch(Index element) const {
-    constexpr Index line = k_alignment / sizeof(T), most = 16 * line;
     for (const T* array : fetched_)
-      for (Index i = 0; i < std::min(width_, most); i += line) detail::fetch_for_writing(array + element + i);
+      for (Index i = 0; i < std::min(width_, k_most_fetched<T>); i += k_line<T>)
+        detail::fetch_for_writing(array + element + i);
   }
 
   /// The sources are those that have the row, whose first element is `element` of the layout.
@@ -241,11 +241,18 @@ class Runs {
     for (std::size_t i = 0; i < row_sources_; ++i) {
       const RowSource& from = row_source_[i];
       if (!from.dense && !from.rows.contains(row)) continue;
-      sources_.add(from.packed ? shifted(from.data + from.rows.number(row) * width_, element) : from.data,
-                   from.coefficient);
+      sources_.add(from.packed ? shifted(packed_row(from, row), element) : from.data, from.coefficient);
       total += from.total;
     }
     set_scale(total);
+  }
+  /// Fetches a later one of its rows, because each contribution is read a little at a time.
+  const G* packed_row(const RowSource& from, Index row) const {
+    const Index number = from.rows.number(row);
+    const G* later = from.data + std::min(number + k_packed_ahead, from.rows.rows() - 1) * width_;
+    for (Index i = 0; i < std::min(width_, k_most_fetched<G>); i += k_line<G>)
+      detail::fetch_for_reading(later + i);
+    return from.data + number * width_;
   }
   /// Where element 0 of the layout would be, if `at` were element `element`. In integers: nothing is there.
   static const G* shifted(const G* at, Index element) {
@@ -254,6 +261,11 @@ class Runs {
   }
 
   static constexpr std::size_t k_rows_ahead = 8;
+  static constexpr Index k_packed_ahead = 4;
+  template <class S>
+  static constexpr Index k_line = k_alignment / sizeof(S);
+  template <class S>
+  static constexpr Index k_most_fetched = 16 * k_line<S>;
 
   const Layout& layout_;
   const Contributors<T, G>& from_;

@@ -13,21 +13,36 @@
 #include <new>
 #include <span>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 LOCKSTEP_NAMESPACE_BEGIN
 
-/// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory.
+/// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory. Blocks of
+/// 64 MiB and more are on large pages where the system gives them to those who ask, because rows that are far
+/// apart would miss the translation buffer on small ones.
 class ZeroedMemory {
  public:
   /// @throws SystemError if there is no memory.
-  explicit ZeroedMemory(std::size_t bytes) : raw_(std::calloc(bytes + k_alignment, 1)), bytes_(bytes) {
+  explicit ZeroedMemory(std::size_t bytes) : bytes_(bytes) {
+    const std::size_t boundary = bytes < k_large_block ? k_alignment : k_large_page;
+    raw_.reset(std::calloc(bytes + boundary, 1));
     if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
     start_ = static_cast<std::byte*>(raw_.get());
-    start_ += (k_alignment - reinterpret_cast<std::uintptr_t>(start_) % k_alignment) % k_alignment;
+    start_ += (boundary - reinterpret_cast<std::uintptr_t>(start_) % boundary) % boundary;
+#if defined(MADV_HUGEPAGE)
+    // A wish: without large pages everything works as it did.
+    if (boundary == k_large_page) ::madvise(start_, bytes / k_large_page * k_large_page, MADV_HUGEPAGE);
+#endif
   }
   /// All of it.
   std::span<std::byte> bytes() { return {start_, bytes_}; }
 
  private:
+  static constexpr std::size_t k_large_page = std::size_t{2} << 20;
+  static constexpr std::size_t k_large_block = 32 * k_large_page;
+
   struct Free {
     void operator()(void* pointer) const { std::free(pointer); }
   };

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+#include "support/catch.hpp"
+#include <lockstep/transport/memory.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+using namespace lockstep;
+
+TEST_CASE("memory: small and large blocks are zeroed, aligned and as long as asked for",
+          "[transport][memory]") {
+  constexpr std::size_t large = std::size_t{64} << 20;
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{4096}, large - 1, large, large + 12345}) {
+    INFO(bytes << " bytes");
+    ZeroedMemory memory(bytes);
+    const std::span<std::byte> block = memory.bytes();
+    REQUIRE(block.size() == bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(block.data()) % k_alignment == 0);
+    // Some places and the end, so that few pages are touched.
+    for (std::size_t i = 0; i < bytes; i += std::max<std::size_t>(1, bytes / 8))
+      CHECK(block[i] == std::byte{0});
+    if (bytes == 0) continue;
+    CHECK(block.back() == std::byte{0});
+    block.front() = block.back() = std::byte{1};
+  }
+}
+
+TEST_CASE("memory: a block that is given back and asked for again is zeroed again", "[transport][memory]") {
+  constexpr std::size_t bytes = (std::size_t{64} << 20) + 64;
+  for (int round = 0; round < 3; ++round) {
+    ZeroedMemory memory(bytes);
+    CHECK(memory.bytes().front() == std::byte{0});
+    CHECK(memory.bytes().back() == std::byte{0});
+    memory.bytes().front() = memory.bytes().back() = std::byte{7};
+  }
+}

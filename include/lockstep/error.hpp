@@ -168,6 +168,7 @@ class TextPart {
   TextPart(I number) : kind_(Kind::natural) {
     value_.natural = number;
   }
+  TextPart(char character) : kind_(Kind::character) { value_.character = character; }
   TextPart(double number) : kind_(Kind::real) { value_.real = number; }
 
   /// Numbers are written as streams write them.
@@ -179,6 +180,9 @@ class TextPart {
         break;
       case Kind::string:
         text.append(value_.string, size_);
+        break;
+      case Kind::character:
+        text += value_.character;
         break;
       case Kind::whole:
         text += std::to_string(value_.whole);
@@ -194,9 +198,10 @@ class TextPart {
   }
 
  private:
-  enum class Kind : std::uint8_t { c_string, string, whole, natural, real };
+  enum class Kind : std::uint8_t { c_string, string, character, whole, natural, real };
   union Value {
     const char* string;
+    char character;
     std::int64_t whole;
     std::uint64_t natural;
     double real;

@@ -66,7 +66,7 @@ class SyncReplicas {
         detail::throw_error<UsageError>(engine_->title(), "join: all ", replicas(),
                                         " replicas have joined already");
       try {
-        return join(place, stop, timeout);
+        return sit_down(place, stop, timeout);
       } catch (const detail::SeatTaken&) {  // another one was faster: the next place
       }
     }
@@ -78,8 +78,11 @@ class SyncReplicas {
   /// Cancelled if there is no room for it in time; what the hook at the beginning throws.
   Replica join(int place, std::stop_token stop = {}, std::chrono::milliseconds timeout = {}) {
     expect_place("join", place);
-    detail::expect_timeout("join", timeout);
-    return Replica(*engine_, place, timeout, engine_->options().deadline, std::move(stop));
+    try {
+      return sit_down(place, std::move(stop), timeout);
+    } catch (const detail::SeatTaken& taken) {
+      throw UsageError(taken.what());
+    }
   }
 
   /// Runs `loop(replica)` on one thread per replica of this process and returns when these have ended. No
@@ -185,6 +188,11 @@ class SyncReplicas {
  private:
   using Engine = detail::RoundEngine<R, Net, T, G>;
 
+  /// @throws detail::SeatTaken, which tells that the next free number may be tried, and as `join`.
+  Replica sit_down(int place, std::stop_token stop, std::chrono::milliseconds timeout) {
+    detail::expect_timeout("join", timeout);
+    return Replica(*engine_, place, timeout, engine_->options().deadline, std::move(stop));
+  }
   void expect_place(const char* call, int place) const {
     if (place < 0 || place >= replicas())
       detail::throw_error<InvalidArgument>(call, ": replica numbers are 0 to ", replicas() - 1, ", got ",

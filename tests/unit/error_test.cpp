@@ -28,6 +28,7 @@ TEST_CASE("error texts: strings of every kind", "[error]") {
   const char* pointer = "a pointer";
   CHECK(detail::text("a literal, ", string, ", ", std::string_view("a view of more").substr(0, 6), ", ",
                      pointer, std::string(), "") == "a literal, an 'owner', a view, a pointer");
+  CHECK(detail::text("a", ' ', 'b', '\'') == "a b'");
   CHECK(detail::text() == "");
 }
 

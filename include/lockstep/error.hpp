@@ -82,7 +82,9 @@ struct CheckpointError : Error {
   /// @param field what of the file: "header length", "'w' shape", "__metadata__ lockstep.pending" and so on
   CheckpointError(std::string path, std::string field, const std::string& text)
       : Error(path + ": " + field + ": " + text), path_(std::move(path)), field_(std::move(field)) {}
+  /// The file.
   const std::string& path() const { return path_; }
+  /// What is wrong in it.
   const std::string& field() const { return field_; }
 
  private:

@@ -75,6 +75,7 @@ class Runs {
 
   /// True if every run of every variable has the same sources: then runs may span variables.
   bool is_dense() const { return dense_; }
+  /// Of a round that is dense for everybody: the sources of every element.
   const Sources<T, G>& all_sources() const { return sources_; }
 
   /// Begins with [begin, end), inside the padded range of variable `id`.
@@ -107,6 +108,7 @@ class Runs {
 
   /// First element of the run, as the layout counts.
   Index begin() const { return begin_; }
+  /// Elements of the run.
   Index size() const { return end_of_run_ - begin_; }
   /// Somebody has a gradient for these elements.
   bool has_gradient() const { return has_gradient_; }

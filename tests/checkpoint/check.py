@@ -117,7 +117,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     # A file of Python that is no checkpoint.
     write(other, {"format": "pt"}, changed)
-    check("refusal", run("read", other), (1, f"{other}: __metadata__ lockstep.format: expected it, found nothing\n"))
+    check("refusal", run("read", other), (1, f"{other}: __metadata__ lockstep.format: expected a value, found nothing\n"))
     write(other, metadata, {**changed, "bias%3A0": ("F64", [3], [1, 2, 3])})
     status, output = run("read", other)
     check("refusal of a wider type", (status, "'bias%3A0' dtype: expected F32" in output), (1, True))

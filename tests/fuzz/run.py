@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Runs a fuzz target for some seconds, from files like those that the library writes and from inputs that were found
-to break it once: run.py TARGET DICTIONARY FOUND"""
+to break it once: run.py TARGET DICTIONARY FOUND
+
+LOCKSTEP_FUZZ_SECONDS in the environment changes how long (10)."""
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -9,7 +12,7 @@ import sys
 import tempfile
 
 target, dictionary, found = sys.argv[1:]
-SECONDS = 10
+SECONDS = int(os.environ.get("LOCKSTEP_FUZZ_SECONDS", "10"))
 
 counters = "generation global_step counter pending updates window_unit window_total examples".split()
 metadata = {"lockstep.format": "1", "lockstep.rule": "adam", **{f"lockstep.{name}": "1" for name in counters}}

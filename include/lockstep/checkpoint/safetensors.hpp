@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <new>
 #include <set>
@@ -61,6 +62,8 @@ inline constexpr bool k_fits_into = std::same_as<From, T> || std::same_as<T, dou
 
 inline constexpr std::string_view k_format_key = "lockstep.format", k_rule_key = "lockstep.rule";
 inline constexpr std::string_view k_format = "1";
+/// Counters of a file go no further, so that training can count on from there.
+inline constexpr Index k_most_count = Index{1} << 62;
 
 /// Calls f(key, counter) for each.
 template <class S, class F>
@@ -99,17 +102,20 @@ void read_metadata(const FileChecks& checks, const std::map<std::string, std::st
   const auto value = [&](std::string_view key) -> const std::string& {
     known.insert(key);
     const auto found = metadata.find(std::string(key));
-    if (found == metadata.end()) checks.fail(text("__metadata__ ", key), "it", "nothing");
+    if (found == metadata.end()) checks.fail(text("__metadata__ ", key), "a value", "nothing");
     return found->second;
   };
   if (const std::string& format = value(k_format_key); format != k_format)
     checks.fail(text("__metadata__ ", k_format_key), in_quotes(k_format), in_quotes(format));
   to.rule = value(k_rule_key);
-  for_each_counter(to, [&](const char* key, auto& counter) {
+  for_each_counter(to, [&]<class Number>(const char* key, Number& counter) {
     const std::string& content = value(key);
     const auto result = std::from_chars(content.data(), content.data() + content.size(), counter);
-    if (result.ec != std::errc() || result.ptr != content.data() + content.size() || !(counter >= 0))
-      checks.fail(text("__metadata__ ", key), "a number that is not negative", in_quotes(content));
+    const Number most =
+        std::integral<Number> ? static_cast<Number>(k_most_count) : std::numeric_limits<Number>::max();
+    if (result.ec != std::errc() || result.ptr != content.data() + content.size() ||
+        !(counter >= 0 && counter <= most))
+      checks.fail(text("__metadata__ ", key), text("a number from 0 to ", most), in_quotes(content));
   });
   for (const auto& [key, content] : metadata)
     if (key.starts_with("lockstep.") && !known.contains(key))

@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -124,7 +125,7 @@ class HeaderReader {
     if (known == k_fields.end())
       checks_.fail(in_quotes(name_), "dtype, shape and data_offsets", in_quotes(key));
     bool& has = has_[static_cast<std::size_t>(known - k_fields.begin())];
-    if (std::exchange(has, true)) checks_.fail(field(), "it once", "it twice");
+    if (std::exchange(has, true)) checks_.fail(field(), "one value", "two");
     return true;
   }
   bool string(std::string& value) {
@@ -162,7 +163,7 @@ class HeaderReader {
   bool end_object() {
     if (level_ == Level::tensor) {
       for (std::size_t i = 0; i < k_fields.size(); ++i)
-        if (!has_[i]) checks_.fail(text(in_quotes(name_), ' ', k_fields[i]), "it", "nothing");
+        if (!has_[i]) checks_.fail(text(in_quotes(name_), ' ', k_fields[i]), "a value", "nothing");
       has_ = {};
     }
     level_ = level_ == Level::header ? Level::outside : Level::header;
@@ -243,8 +244,8 @@ inline void check_data(const FileChecks& checks, std::vector<TensorEntry>& tenso
       checks.fail(field(), text(*bytes, " bytes for ", tensor.dtype, ' ', shape_in_short(tensor.shape)),
                   tensor.end - tensor.begin);
   }
-  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   std::uint64_t end = 0;
   for (const TensorEntry& tensor : tensors) {

@@ -95,14 +95,14 @@ TEST_CASE("hostile files: a header is JSON of one shape", "[checkpoint]") {
   refused(file_with(R"({"__metadata__":{"a":1}})"), "__metadata__ 'a'", "a string", "1");
   refused(file_with(R"({"__metadata__":{"a":{}}})"), "__metadata__ 'a'", "a string", "an object");
   refused(file_with(R"({"__metadata__":{"a":"","a":""}})"), "__metadata__", "each key once", "'a' twice");
-  refused(file_with("{}"), "__metadata__ lockstep.format", "it", "nothing");
+  refused(file_with("{}"), "__metadata__ lockstep.format", "a value", "nothing");
 }
 
 TEST_CASE("hostile files: each tensor says type, shape and place, once", "[checkpoint]") {
-  refused_header(R"("w":{"dtype":"F32","shape":[4]})", "'w' data_offsets", "it", "nothing");
-  refused_header(R"("w":{"dtype":"F32","data_offsets":[0,16]})", "'w' shape", "it", "nothing");
-  refused_header(R"("w":{"shape":[4],"data_offsets":[0,16]})", "'w' dtype", "it", "nothing");
-  refused_header(R"("w":{"dtype":"F32","dtype":"F32"})", "'w' dtype", "it once", "it twice");
+  refused_header(R"("w":{"dtype":"F32","shape":[4]})", "'w' data_offsets", "a value", "nothing");
+  refused_header(R"("w":{"dtype":"F32","data_offsets":[0,16]})", "'w' shape", "a value", "nothing");
+  refused_header(R"("w":{"shape":[4],"data_offsets":[0,16]})", "'w' dtype", "a value", "nothing");
+  refused_header(R"("w":{"dtype":"F32","dtype":"F32"})", "'w' dtype", "one value", "two");
   refused_header(R"("w":{"dtype":"F32","colour":"red"})", "'w'", "dtype, shape and data_offsets", "'colour'");
   refused_header(R"("w":{"dtype":5})", "'w' dtype", "a string", "5");
   refused_header(R"("w":{"dtype":["F32"]})", "'w' dtype", "a string", "an array");
@@ -178,16 +178,16 @@ TEST_CASE("hostile files: counters are numbers that are not negative", "[checkpo
   const std::string good = file_with(header(tensor("w", "F32", "[2]", 0, 8)), std::string(8, '\0'));
   CHECK(trouble<float>(good) == "");
   CHECK_NOTHROW(snapshot_of<float>(good));
-  for (const char* value : {"", "-1", "1.5", " 1", "1 ", "+1", "0x1", "9223372036854775808", "one"})
+  for (const char* value :
+       {"", "-1", "1.5", " 1", "1 ", "+1", "0x1", "4611686018427387905", "9223372036854775808", "one"})
     refused(with(good, R"(lockstep.updates":"0")", detail::text(R"(lockstep.updates":")", value, '"')),
-            "__metadata__ lockstep.updates", "a number that is not negative",
-            detail::text('\'', value, '\''));
-  for (const char* value : {"", "-1", "nan", "1e", "1e999", "0x1p3"})
+            "__metadata__ lockstep.updates", "a number from 0 to ", detail::text('\'', value, '\''));
+  for (const char* value : {"", "-1", "nan", "inf", "1e", "1e999", "0x1p3"})
     refused(with(good, R"(lockstep.examples":"0")", detail::text(R"(lockstep.examples":")", value, '"')),
-            "__metadata__ lockstep.examples", "a number that is not negative",
-            detail::text('\'', value, '\''));
-  refused(with(good, R"("lockstep.rule":"",)", ""), "__metadata__ lockstep.rule", "it", "nothing");
-  refused(with(good, R"("lockstep.updates":"0",)", ""), "__metadata__ lockstep.updates", "it", "nothing");
+            "__metadata__ lockstep.examples", "a number from 0 to ", detail::text('\'', value, '\''));
+  refused(with(good, R"("lockstep.rule":"",)", ""), "__metadata__ lockstep.rule", "a value", "nothing");
+  refused(with(good, R"("lockstep.updates":"0",)", ""), "__metadata__ lockstep.updates", "a value",
+          "nothing");
   refused(with(good, R"(format":"1")", R"(format":"2")"), "__metadata__ lockstep.format", "'1'", "'2'");
   refused(with(good, R"("lockstep.rule")", R"("lockstep.mood":"good","lockstep.rule")"), "__metadata__",
           "no other key of lockstep", "'lockstep.mood'");
@@ -257,7 +257,7 @@ TEST_CASE("hostile files: no change of a good file does harm", "[checkpoint]") {
     return static_cast<std::size_t>(state >> 33) % below;
   };
   const std::string text = good.substr(8, header_end - 8), data = good.substr(header_end);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 1500; ++i) {
     std::string changed = text;
     for (std::size_t edits = 1 + random(3); edits > 0; --edits) {
       const std::size_t from = random(changed.size()), size = std::min(random(40), changed.size() - from);

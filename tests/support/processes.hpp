@@ -12,10 +12,10 @@
 #include <iostream>
 #include <new>
 #include <string>
-#include <system_error>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <system_error>
 #include <type_traits>
 #include <unistd.h>
 #include <utility>

@@ -4,6 +4,7 @@
 No test depends on how fast the machine is: it waits for what must happen, and gives up after two minutes. Every
 process that a test starts, also by way of the program, has a mark in its environment; a test fails if one is left.
 """
+import contextlib
 import os
 import pathlib
 import re
@@ -73,6 +74,19 @@ class ProgramTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.started = []
+        signal.signal(signal.SIGTERM, self.give_up)
+
+    def give_up(self, *_):
+        """Meson ends a test that takes too long; what it runs must not stay, be it stopped or not."""
+        for process in self.started:
+            process.kill()
+        self.kill_left()
+        os._exit(1)
+
+    def kill_left(self):
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def tearDown(self):
         for process in self.started:
@@ -82,8 +96,7 @@ class ProgramTest(unittest.TestCase):
         try:
             wait_until(lambda: not self.left(), f"nothing is left of {self.left()}")
         finally:
-            for pid in self.left():
-                os.kill(pid, signal.SIGKILL)
+            self.kill_left()
 
     def left(self):
         """Processes of this test that live."""

@@ -40,6 +40,7 @@ struct InProcess {
     decltype(auto) exclusive(F&& transition) {
       return exclusive(std::forward<F>(transition), [](const State&) {});
     }
+    /// The same, and then `then(const State&)`, still inside.
     template <class F, class Then>
     decltype(auto) exclusive(F&& transition, Then&& then) {
       fork_guard_.expect_own_process("replicas in one process");
@@ -63,19 +64,25 @@ struct InProcess {
 
     /// Threads do not die on their own: a replica whose loop throws says so itself.
     bool alive(int) const { return true; }
+    /// Of a place; the round keeps two threads from sitting at one.
     struct Lease {
+      /// True: it is free.
       bool take() const { return true; }
     };
+    /// The lease of a replica number or of `k_visitor`.
     Lease lease(int) const { return {}; }
 
+    /// Says why training has failed; the first text counts.
     void leave_note(std::string_view text) {
       const std::lock_guard lock(note_mutex_);
       if (note_.empty()) note_ = text;
     }
+    /// The text that was left, or nothing.
     std::string note() const {
       const std::lock_guard lock(note_mutex_);
       return note_;
     }
+    /// A new run begins.
     void clear_note() {
       const std::lock_guard lock(note_mutex_);
       note_.clear();

@@ -73,6 +73,7 @@ inline std::string from_environment(const char* variable) {
 /// @par Environment `LOCKSTEP_SESSION` and `LOCKSTEP_REPLICA`, as `lockstep-run` sets them, where `name` or
 /// `replica` are not given.
 struct SharedMemory {
+  /// Replicas may die at any instruction.
   static constexpr bool k_survives_kill = true;
 
   std::string name = {};  ///< of the session: the same in all its processes
@@ -82,6 +83,7 @@ struct SharedMemory {
   std::chrono::milliseconds patience =
       k_default_deadline;  ///< longest wait to attach, and for a stopped owner
 
+  /// An attached session; `State` is what all its processes agree on.
   template <class State>
   class Session {
     static_assert(std::is_trivially_copyable_v<State>);
@@ -92,11 +94,14 @@ struct SharedMemory {
     Session(const SharedMemory& net, const State& initial, const SessionSpec& spec)
         : Session(Settled{}, settled(net), initial, spec) {}
 
+    /// The file of the session.
     const std::string& path() const { return segment_.path(); }
+    /// The path, and the first line in which the descriptions differ; empty if they do not.
     std::string disagreement() const {
       const std::string differs = detail::difference(description_, segment_.description());
       return differs.empty() ? differs : segment_.path() + ": " + differs;
     }
+    /// Zeroed when the session was made, on a page boundary; at another address in each process.
     std::span<std::byte> memory() {
       return {segment_.at(segment_.plan().memory), static_cast<std::size_t>(segment_.header().shape.memory)};
     }
@@ -108,6 +113,8 @@ struct SharedMemory {
     decltype(auto) exclusive(F&& transition) {
       return exclusive(std::forward<F>(transition), [](const State&) {});
     }
+    /// The same, and once the state is committed `then(const State&)`, still inside: who dies in between has
+    /// committed.
     template <class F, class Then>
     decltype(auto) exclusive(F&& transition, Then&& then) {
       const Inside inside(*this);
@@ -141,15 +148,19 @@ struct SharedMemory {
       }
     }
 
+    /// @param participants replicas that wait for each other here: no spinning if they outnumber the cores.
     void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants) {
       wait_for_change<Sharing::between_processes>(word, seen, deadline, participants <= available_cores());
     }
+    /// Ends up to `count` waits, in any process.
     void wake(WaitWord& word, int count) { lockstep::wake<Sharing::between_processes>(word, count); }
 
+    /// A lock on one byte of the file. @throws SystemError if the file cannot be opened once more.
     detail::FileLease lease(int place) const { return {segment_.file(), byte_of(place)}; }
     /// Asks the system, never a process number.
     bool alive(int place) const { return segment_.file().is_locked_elsewhere(byte_of(place)); }
 
+    /// Says why training has failed; the first text counts. Up to 500 characters.
     void leave_note(std::string_view text) {
       detail::SegmentHeader& header = segment_.header();
       if (header.noted.load(std::memory_order_acquire) != 0) return;
@@ -157,13 +168,16 @@ struct SharedMemory {
       std::copy_n(text.begin(), length, header.note.begin());
       header.noted.store(static_cast<std::uint32_t>(length), std::memory_order_release);
     }
+    /// The text that was left, or nothing.
     std::string note() const {
       const detail::SegmentHeader& header = segment_.header();
       const std::size_t length = header.noted.load(std::memory_order_acquire);
       return std::string(header.note.data(), std::min(length, header.note.size()));
     }
+    /// A new run begins.
     void clear_note() { segment_.header().noted.store(0, std::memory_order_release); }
 
+    /// `replica` and those after it, or as many as `replicas_here` of those that are free.
     std::vector<int> seats_here(int) const {
       std::vector<int> seats(static_cast<std::size_t>(replicas_here_), -1);
       if (replica_ >= 0)

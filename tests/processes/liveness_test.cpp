@@ -326,6 +326,29 @@ TEST_CASE("BR-115: a child that outlives its parent does not keep it alive", "[p
   ::kill(child->load(), SIGKILL);
 }
 
+TEST_CASE("a death is noticed although snapshots are taken all the time", "[processes]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const Shared<FoundByAll<2>> all;
+  const Plan plan{{.replicas_to_aggregate = 2, .departure = Departure::shrink, .deadline = 500s},
+                  folder.path()};
+  Process one([&] { return train(plan, 1, all->replica[1], steps_then_stand(1, 2)); });
+  Process zero([&] { return train(plan, 0, all->replica[0], steps(1, 5)); });
+  Process reader([&] {
+    Variables<double> variables;
+    (void)variables.add("w", Eigen::VectorXd::Zero(plan.size));
+    const SyncReplicas trainer{Sgd{plan.rate}, variables, plan.options, net_of(plan, -1)};
+    while (all->gate == 0) (void)trainer.snapshot();  // each of them wakes those who wait
+    return 0;
+  });
+  wait_until([&] { return all->replica[1].rounds == 2; });
+  one.send(SIGKILL);
+  CHECK(zero.wait() == 0);
+  CHECK(all->replica[0].value == -5);
+  all->gate = 1;
+  CHECK(reader.wait() == 0);
+}
+
 TEST_CASE("a snapshot whose process is killed does not hold the others up", "[processes]") {
   const Watchdog watchdog;
   const SessionFolder folder;

@@ -21,8 +21,8 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-template <class T>
 /// Options of `Checkpointer`.
+template <class T>
 struct CheckpointerOptions {
   std::int64_t every = 1;  ///< updates from one checkpoint to the next
   /// What writes a file; `save` unless said otherwise.

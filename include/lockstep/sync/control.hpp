@@ -73,9 +73,10 @@ struct Control {
   bool unplannable = false;  ///< the plan of the closed round has failed: it will not be carried out
   bool initialised = false;  ///< variables and slots have their initial values
   bool restoring = false;    ///< variables and slots are being replaced; only a restore ends that
-  std::int32_t planner = k_unclaimed;    ///< who makes the plan of the closed round
-  std::int32_t committer = k_unclaimed;  ///< who ends the update
-  std::int32_t averaged = 0;             ///< gradients in the update that the committer ends
+  std::int32_t initialiser = k_unclaimed;  ///< who writes the initial values
+  std::int32_t planner = k_unclaimed;      ///< who makes the plan of the closed round
+  std::int32_t committer = k_unclaimed;    ///< who ends the update
+  std::int32_t averaged = 0;               ///< gradients in the update that the committer ends
   std::array<std::uint64_t, k_outcomes> outcomes{};
   protocol::Round round;  // the last one: its places that are not in use need not be copied
 

@@ -50,12 +50,12 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
 
   UpdateCrew<State>& crew() { return crew_; }
 
-  /// Sleeps until somebody announces something, for a slice, or until the deadline. Whoever has slept for a
-  /// slice looks for the dead: nobody tells of them.
+  /// Sleeps until somebody announces something, for a slice, or until the deadline. Now and then one of those
+  /// who wait looks for the dead: nobody tells of them.
   void sleep(std::uint32_t seen, Clock::time_point until) {
     session().wait(progress(), seen, until, replicas());
     if constexpr (State::k_survives_kill)
-      if (progress().seen() == seen && is_my_turn_to_look()) bury_the_dead();
+      if (is_my_turn_to_look()) bury_the_dead();
   }
 
   /// Settles what those have left who died: their items, tasks, holds and permits. May itself be ended by a
@@ -92,10 +92,11 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
         State::undo(place).restore(control.stage, i, updater().changed_arrays(), begin, end);
         fault_point("bury: item restored");
       });
-    if (control.planner == place) {
-      control.planner = k_unclaimed;
-      settles = true;
-    }
+    for (std::int32_t* task : {&control.initialiser, &control.planner})
+      if (*task == place) {
+        *task = k_unclaimed;
+        settles = true;
+      }
     if (control.committer == place) {
       settles = true;
       if (control.restoring) {
@@ -161,7 +162,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     updater().expect_fits(snapshot);
     Visitor me(*this);
     when_quiet("restore", timeout, me, [](Control& control) {
-      if (control.round.readers > 0) return false;
+      if (control.round.readers > 0 || control.initialiser != k_unclaimed) return false;
       if (!control.restoring) control.round.start_update();
       control.committer = protocol::k_nobody;
       control.restoring = true;

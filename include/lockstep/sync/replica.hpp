@@ -358,8 +358,10 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     while (writes) {
       (void)me().wait(
           options, std::nullopt, [] { return false; },
-          [&](const Control& control) {
-            writes = !control.initialised && control.round.first_expected() == index();
+          [&](Control& control) {
+            writes = !control.initialised && !control.restoring &&
+                     control.initialiser == detail::k_unclaimed && control.round.first_expected() == index();
+            if (writes) control.initialiser = index();
             return writes || control.round.ending != protocol::Ending::none ||
                    (control.initialised && control.round.has_quota(index()));
           });

@@ -128,6 +128,7 @@ class TrainerState {
     session_.exclusive(
         [&](Control& control) {
           control.initialised = true;
+          control.initialiser = k_unclaimed;
           if constexpr (k_survives_kill) show_values();
         },
         [&](const Control& control) { board().publish(control); });

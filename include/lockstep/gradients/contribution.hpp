@@ -132,6 +132,7 @@ class Contribution {
   void reset() {
     std::fill(marks_, marks_ + layout_->count(), 0U);
     std::fill(row_words_, row_words_ + row_layout_->words(), std::uint64_t{0});
+    if (packs_) std::fill(row_numbers_, row_numbers_ + row_layout_->numbers(), std::uint64_t{0});
     *header_ = {};
   }
   /// Counts again what is present, where somebody may have died while marking.

@@ -10,6 +10,7 @@
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/tensor/eigen.hpp>
+#include <lockstep/transport/fault_point.hpp>
 
 #include <Eigen/Core>
 
@@ -94,6 +95,7 @@ class GradientAccess {
         target = source.template cast<G>();
       else
         target += source.template cast<G>();
+      detail::fault_point("rows: one written");
     };
     if constexpr (detail::DenseEigen<Rows>) {
       const auto& evaluated = detail::evaluated_once(rows);

@@ -12,6 +12,7 @@
 #include <lockstep/sync/trainer_state.hpp>
 #include <lockstep/sync/update_crew.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string_view>
@@ -39,8 +40,18 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   using State::title;
   using State::updater;
 
-  using State::State;
-
+  RoundEngine(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& settings)
+      : State(recipe, net, variables, settings) {
+    // If all replicas are of this process, its values are the initial ones, whoever joins first.
+    if (static_cast<int>(session().seats_here(replicas()).size()) != replicas()) return;
+    Visitor me(*this);
+    const bool begins = session().exclusive([&](Control& control) {
+      if (control.initialised || control.initialiser != k_unclaimed || !me.enter(control)) return false;
+      control.initialiser = k_visitor;
+      return true;
+    });
+    if (begins) State::start_training();
+  }
   RoundEngine(const RoundEngine&) = delete;
   RoundEngine& operator=(const RoundEngine&) = delete;
   ~RoundEngine() {
@@ -66,6 +77,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
       for (int place = 0; place < control.round.total; ++place)
         if (control.round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active)
           places.push_back(place);
+      add_those_at_work(control, places);
       return places;
     });
     for (const int place : suspects) {
@@ -81,9 +93,11 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   bool bury(Control& control, int place) {
     if constexpr (!State::k_survives_kill) return false;
     protocol::Round& round = control.round;
+    // Who has left may still carry out the update that its leaving has closed.
     const bool sits =
         place != k_visitor && round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active;
-    if (session().alive(place) || (place != k_visitor && !sits)) return false;
+    if (session().alive(place)) return false;
+    if (sits) fault_point("bury: begun");
     bool settles = sits;
     if (round.phase == protocol::Phase::applying)
       arrays().tiles.release_claims(control.stage, place, [&](Index i) {
@@ -111,8 +125,9 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     if (place == k_visitor) {
       settles = settles || round.visitors > 0;
       round.dismiss_visitors();
-    } else {
+    } else if (sits) {
       round.die(place);
+      if (round.ending != protocol::Ending::none) session().leave_note("its process has died");
     }
     return settles;
   }
@@ -189,6 +204,9 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
     if constexpr (State::k_survives_kill) bury_the_dead();
     Visitor me(*this);
     when_quiet("start_over", timeout, me, [this](Control& control) {
+      if (control.restoring)
+        throw_error<UsageError>(
+            title(), "run: a restore was killed half-way, so the variables are void: restore first");
       if (const int active = control.round.active(); active > 0)
         throw_error<UsageError>(title(), "run: ", active, " replicas are still active");
       if (control.wants_plan(options().driver)) return false;
@@ -202,15 +220,18 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// Who the open round or update still waits for.
   std::vector<Missing> missing() {
     std::vector<Missing> result;
-    const auto stage = session().exclusive([&](Control& control) {
+    std::vector<int> at_work;
+    session().exclusive([&](const Control& control) {
       for (int place = 0; place < control.round.total; ++place)
         if (control.round.is_missing(place)) result.push_back({place, why(control.round, place)});
-      return control.round.phase == protocol::Phase::applying ? control.stage : 0;
+      add_those_at_work(control, at_work);
     });
-    if (stage != 0)
-      arrays().tiles.for_each_claimed(stage, [&](int owner) {
-        if (owner != protocol::k_nobody) result.push_back({owner, Missing::Why::slow});
-      });
+    for (const int place : at_work)
+      if (place != k_visitor && std::none_of(result.begin(), result.end(),
+                                             [&](const Missing& known) { return known.replica == place; }))
+        result.push_back({place, session().alive(place) ? Missing::Why::slow : Missing::Why::dead});
+    std::sort(result.begin(), result.end(),
+              [](const Missing& a, const Missing& b) { return a.replica < b.replica; });
     return result;
   }
 
@@ -218,6 +239,11 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// time.
   struct Visitor {
     explicit Visitor(RoundEngine& of) : engine(&of), lease(of.session().lease(k_visitor)) {}
+    /// Makes room for others.
+    void leave() {
+      lease = engine->session().lease(k_visitor);
+      is_in = false;
+    }
     /// Inside exclusion. What the last one has left, who died, is settled first.
     bool enter(Control& control) {
       if (is_in) return true;
@@ -243,6 +269,15 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
         break;
     }
     return session().alive(place) ? Missing::Why::slow : Missing::Why::dead;
+  }
+
+  /// Inside exclusion: those who have taken a task of the round or items of the update.
+  void add_those_at_work(const Control& control, std::vector<int>& to) {
+    const auto add = [&](int place) {
+      if (place != k_unclaimed && std::find(to.begin(), to.end(), place) == to.end()) to.push_back(place);
+    };
+    for (const int owner : {control.initialiser, control.planner, control.committer}) add(owner);
+    if (control.round.phase == protocol::Phase::applying) arrays().tiles.for_each_claimed(control.stage, add);
   }
 
   /// Waits until nobody writes variables and `take(control)` gets what it asks for; carries out updates

@@ -71,8 +71,15 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
   const std::int64_t round = engine.session().exclusive(look).round;
   for (;;) {
     const std::uint32_t seen = engine.progress().seen();
-    if (engine.session().exclusive([&](Control& control) { return visitor.enter(control); }))
+    const bool has_work = engine.session().exclusive([&](Control& control) {
+      return (control.wants_plan(engine.options().driver) ||
+              control.round.phase == protocol::Phase::applying) &&
+             visitor.enter(control);
+    });
+    if (has_work) {
       engine.crew().advance(visitor.worker, round);
+      visitor.leave();
+    }
     const Now now = engine.session().exclusive(look);
     if (now.round != round) return now.step;
     if (now.ending == protocol::Ending::failed)

@@ -54,9 +54,6 @@ class TrainerState {
     if (updater_.options().num_partitions != 1)
       throw_error<InvalidArgument>("num_partitions: the replicas share the work already, must be 1, got ",
                                    updater_.options().num_partitions);
-    const bool all_are_here = static_cast<int>(session_.seats_here(replicas()).size()) == replicas();
-    if (all_are_here && !session_.exclusive([](const Control& control) { return control.initialised; }))
-      start_training();
   }
 
   const SyncOptions& options() const { return options_; }

@@ -99,6 +99,8 @@ class UpdateCrew {
       state_.session().exclusive([&](Control& control) {
         control.planner = k_unclaimed;
         control.unplannable = true;
+        // Whoever is killed before it says why has ended training all the same.
+        if constexpr (State::k_survives_kill) control.round.end(protocol::Ending::failed, me.place);
       });
       throw;
     }

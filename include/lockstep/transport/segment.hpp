@@ -166,7 +166,7 @@ class Segment {
   }
 
   bool open_existing() {
-    file_ = SharedFile(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    file_ = SharedFile(path_, O_NOFOLLOW);
     if (file_) return true;
     if (errno != ENOENT) throw failed("open the segment");
     return false;
@@ -232,7 +232,7 @@ class Segment {
     while (const dirent* entry = ::readdir(directory)) {
       if (std::strncmp(entry->d_name, "lockstep.", 9) != 0) continue;
       const std::string path = where.directory + '/' + entry->d_name;
-      const SharedFile file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+      const SharedFile file(path, O_NOFOLLOW | O_NONBLOCK);
       struct stat status {
       }, named{};
       if (!file || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode) ||
@@ -251,10 +251,14 @@ class Segment {
 
   /// A new file with the gate already held, under the name of the session. False if somebody was faster.
   bool create(const Where& where) {
-    file_ = SharedFile(::open(where.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    file_ = SharedFile(where.directory, O_TMPFILE, 0600);
     if (!file_) throw failed("create a file in the directory");
     (void)file_.try_lock(k_gate);
     fault_point("create: gate held");
+    // So that what is left of it can be known for what it is. Whoever is attached makes it complete, not
+    // this.
+    const auto& magic = SegmentHeader::k_magic;
+    (void)!::pwrite(file_.number(), magic.data(), magic.size(), 0);
     const std::string self = "/proc/self/fd/" + std::to_string(file_.number());
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
       if (errno == EEXIST) return false;
@@ -280,7 +284,7 @@ class Segment {
     fault_point("create: half filled");
     fill(*this);
     fault_point("create: filled");
-    mine.magic = SegmentHeader::k_magic;
+    mine.magic = SegmentHeader::k_magic;  // where there was no space for it before
     is_new_ = true;
     settle();
   }

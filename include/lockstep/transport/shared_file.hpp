@@ -29,8 +29,12 @@ inline std::string reason(int error = errno) { return std::generic_category().me
 /// a mapping that it would write into.
 class ForkEntry {
  public:
-  ForkEntry() {
+  /// @param open gives the open file; no fork comes between that and this entry.
+  template <class Open>
+  explicit ForkEntry(Open&& open) {
     const std::lock_guard lock(list().mutex);
+    file = open();
+    open_error = errno;
     next_ = std::exchange(list().first, this);
     if (next_) next_->previous_ = this;
   }
@@ -42,7 +46,8 @@ class ForkEntry {
     if (next_) next_->previous_ = previous_;
   }
 
-  int file = -1;
+  int file = -1;  ///< negative if it could not be opened; then `open_error` says why
+  int open_error = 0;
   void* mapping = nullptr;
   std::size_t bytes = 0;
 
@@ -63,9 +68,10 @@ class ForkEntry {
   }
   static void in_child() {
     for (ForkEntry* entry = list().first; entry; entry = entry->next_) {
-      if (entry->mapping && entry->file >= 0)
-        (void)::mmap(entry->mapping, entry->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
-                     entry->file, 0);
+      if (entry->mapping && entry->file >= 0 &&
+          ::mmap(entry->mapping, entry->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, entry->file,
+                 0) == MAP_FAILED)
+        (void)::mmap(entry->mapping, entry->bytes, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
       if (entry->file >= 0) ::close(std::exchange(entry->file, -1));
     }
     list().mutex.unlock();
@@ -79,8 +85,13 @@ class ForkEntry {
 class SharedFile {
  public:
   SharedFile() = default;
-  explicit SharedFile(int file) : entry_(file >= 0 ? new ForkEntry : nullptr) {
-    if (entry_) entry_->file = file;
+  /// Opens a file for reading and writing; false, with `errno`, if that fails.
+  SharedFile(const std::string& path, int flags, mode_t mode = 0)
+      : entry_(new ForkEntry([&] { return ::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, mode); })) {
+    if (entry_->file >= 0) return;
+    const int error = entry_->open_error;
+    delete std::exchange(entry_, nullptr);
+    errno = error;
   }
   SharedFile(SharedFile&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
   SharedFile& operator=(SharedFile&& other) noexcept {
@@ -109,9 +120,9 @@ class SharedFile {
   /// The same file opened once more, so that its locks are those of one owner.
   SharedFile reopened() const {
     const std::string self = "/proc/self/fd/" + std::to_string(number());
-    const int again = ::open(self.c_str(), O_RDWR | O_CLOEXEC);
-    if (again < 0) throw SystemError(self + ": " + reason());
-    return SharedFile(again);
+    SharedFile again(self, 0);
+    if (!again) throw SystemError(self + ": " + reason());
+    return again;
   }
 
   // ---- locks on one byte far behind the end: they last until the file is closed, by whatever means

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+// Deaths at the moments that are hard to mend: of one who settles another's death, of one who has left
+// already, in the middle of writing rows, and of one who restores.
+#include "kill/fault_points.hpp"
+#include "support/catch.hpp"
+#include "support/processes.hpp"
+#include "support/threads.hpp"
+#include <lockstep/lockstep.hpp>
+#include <lockstep/transport/shared_memory.hpp>
+
+#include <Eigen/Core>
+
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+using namespace lockstep;
+using namespace lockstep::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Index k_size = 2 * 4096 + 100;  // three items of an update
+
+struct Scene {
+  FaultLog log[3];
+  std::atomic<double> value[3] = {};  // at the end
+  std::atomic<int> flag{0};
+};
+
+/// A trainer in the calling process, and its variable.
+struct Model {
+  Model(const std::string& folder, int place, const SyncOptions& options)
+      : w(variables.add("w", Eigen::VectorXd::Zero(k_size))),
+        trainer(Sgd{1.0}, variables, options,
+                SharedMemory{.name = "kill", .replica = place, .directory = folder, .patience = 10s}) {}
+  Variables<double> variables;
+  Handle<Eigen::VectorXd, double> w;
+  SyncReplicas<Sgd, SharedMemory, double> trainer;
+};
+
+/// Steps with the gradient place + 1 until `rounds` updates.
+void steps(auto& replica, const auto& w, int rounds) {
+  while (replica.global_step() < rounds) {
+    replica.gradient(w).setConstant(replica.index() + 1);
+    replica.apply_gradients();
+  }
+}
+
+void wait_until(auto&& holds) {
+  while (!holds()) std::this_thread::sleep_for(1ms);
+}
+
+}  // namespace
+
+TEST_CASE("a replica that settles the death of another is killed as well", "[kill]") {
+  const Watchdog watchdog(300s);
+  int kills = 0;
+  for (const int first_at : {1, 2, 3, 6})
+    for (int second_at = 1; second_at <= 10; ++second_at) {
+      INFO("first killed at point " << first_at << " of an item, second at point " << second_at
+                                    << " of settling it");
+      const SessionFolder folder;
+      const Shared<Scene> scene;
+      const auto start = [&](int place, int at, const char* after) {
+        return Process([&, place, at, after] {
+          arm(scene->log[place], at, after);
+          Model model(folder.path(), place,
+                      {.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 30s});
+          model.trainer.run([&](auto& replica) { steps(replica, model.w, 4); });
+          scene->value[place] = model.variables.value(model.w)[k_size - 1];
+          return 0;
+        });
+      };
+      std::vector<Process> replicas;
+      replicas.push_back(start(0, first_at, "item"));
+      replicas.push_back(start(1, second_at, "bury: begun"));
+      replicas.push_back(start(2, 0, ""));
+      for (int place = 0; place < 2; ++place) {
+        auto& replica = replicas[static_cast<std::size_t>(place)];
+        wait_until([&] { return replica.has_ended() || replicas[2].has_ended(); });
+        if (!replica.has_ended() || replica.wait() != 128 + SIGKILL) continue;
+        ++kills;
+        replicas.push_back(start(place, 0, ""));
+      }
+      for (Process& replica : replicas) {
+        const int code = replica.wait();
+        CHECK((code == 0 || code == 128 + SIGKILL));
+      }
+      for (const auto& value : scene->value) CHECK(value == -8);
+      CHECK(folder.files().empty());
+    }
+  std::cout << "killed " << kills << " times, two deep" << std::endl;
+  CHECK(kills > 50);
+}
+
+TEST_CASE("a replica is killed in the update that its leaving has closed", "[kill]") {
+  const Watchdog watchdog(300s);
+  int kills = 0;
+  for (int at = 1; at <= 40; ++at) {
+    INFO("killed at point " << at << " of leaving");
+    const SessionFolder folder;
+    const Shared<Scene> scene;
+    const SyncOptions options{.replicas_to_aggregate = 3, .departure = Departure::shrink, .deadline = 30s};
+    std::vector<Process> replicas;
+    for (const int place : {0, 1})
+      replicas.emplace_back([&, place] {
+        Model model(folder.path(), place, options);
+        model.trainer.run([&](auto& replica) {
+          while (replica.global_step() < 3) {
+            replica.gradient(model.w).setConstant(1);
+            replica.apply_gradients();
+          }
+        });
+        scene->value[place] = model.variables.value(model.w)[0];
+        return 0;
+      });
+    Process leaver([&] {
+      Model model(folder.path(), 2, options);
+      auto replica = model.trainer.join(2);
+      replica.gradient(model.w).setConstant(1);
+      replica.apply_gradients();
+      wait_until(
+          [&] { return model.trainer.stats(0).accepted == 2 && model.trainer.stats(1).accepted == 2; });
+      arm(scene->log[2], at);
+      replica.leave();
+      return 0;
+    });
+    kills += leaver.wait() == 128 + SIGKILL ? 1 : 0;
+    for (const std::size_t place : {0U, 1U}) {
+      CHECK(replicas[place].wait() == 0);
+      CHECK(scene->value[place] == -3);
+    }
+  }
+  std::cout << "killed " << kills << " times while leaving" << std::endl;
+  CHECK(kills > 20);
+}
+
+TEST_CASE("a replica is killed between two rows of its gradient", "[kill]") {
+  using Table = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Watchdog watchdog(120s);
+  for (int at = 1; at <= 6; ++at) {
+    INFO("killed at point " << at << " of writing rows");
+    const SessionFolder folder;
+    const Shared<Scene> scene;
+    const auto start = [&](int place, int dies_at) {
+      return Process([&, place, dies_at] {
+        Variables<double> variables;
+        const auto table = variables.add("table", Table(Table::Zero(300, 4)));
+        SyncReplicas trainer{Sgd{1.0},
+                             variables,
+                             {.replicas_to_aggregate = 2, .departure = Departure::wait, .deadline = 30s},
+                             SharedMemory{.name = "kill", .replica = place, .directory = folder.path()}};
+        arm(scene->log[place], dies_at, "rows");
+        trainer.run([&](auto& replica) {
+          while (replica.global_step() < 3) {
+            replica.set_rows(table, std::vector<int>{0, 99, 250}, Table(Table::Constant(3, 4, place + 1)));
+            replica.apply_gradients();
+          }
+        });
+        const Table& all = variables.value(table);
+        scene->value[place] = all.sum() == 3 * 4 * -4.5 ? all(99, 3) : 1;
+        return 0;
+      });
+    };
+    Process zero = start(0, 0), one = start(1, at);
+    CHECK(one.wait() == 128 + SIGKILL);
+    Process again = start(1, 0);
+    CHECK(zero.wait() == 0);
+    CHECK(again.wait() == 0);
+    CHECK(scene->value[0] == -4.5);
+    CHECK(scene->value[1] == -4.5);
+  }
+}
+
+TEST_CASE("variables that are half restored are not trained", "[kill]") {
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  const Shared<Scene> scene;
+  const SyncOptions options{.replicas_to_aggregate = 1, .deadline = 30s};
+  Model keeper(folder.path(), -1, options);
+  keeper.trainer.run([&](auto& replica) { steps(replica, keeper.w, 2); });
+  const auto saved = keeper.trainer.snapshot();
+  Process restorer([&] {
+    Model model(folder.path(), -1, options);
+    arm(scene->log[0], 1, "restore: written");
+    model.trainer.restore(saved);
+    return 0;
+  });
+  REQUIRE(restorer.wait() == 128 + SIGKILL);
+  CHECK_THROWS_AS(keeper.trainer.run([&](auto& replica) { steps(replica, keeper.w, 3); }), UsageError);
+  keeper.trainer.restore(saved);
+  keeper.trainer.run([&](auto& replica) { steps(replica, keeper.w, 3); });
+  CHECK(keeper.variables.value(keeper.w)[0] == -3);
+}

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -59,7 +60,8 @@ void wait_until(auto&& holds) {
 
 TEST_CASE("a replica that settles the death of another is killed as well", "[kill]") {
   const Watchdog watchdog(300s);
-  int kills = 0;
+  int kills = 0, second_kills = 0, problem = 0;
+  const SyncOptions options{.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 30s};
   for (const int first_at : {1, 2, 3, 6})
     for (int second_at = 1; second_at <= 10; ++second_at) {
       INFO("first killed at point " << first_at << " of an item, second at point " << second_at
@@ -69,33 +71,50 @@ TEST_CASE("a replica that settles the death of another is killed as well", "[kil
       const auto start = [&](int place, int at, const char* after) {
         return Process([&, place, at, after] {
           arm(scene->log[place], at, after);
-          Model model(folder.path(), place,
-                      {.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 30s});
+          Model model(folder.path(), place, options);
           model.trainer.run([&](auto& replica) { steps(replica, model.w, 4); });
           scene->value[place] = model.variables.value(model.w)[k_size - 1];
           return 0;
         });
       };
-      std::vector<Process> replicas;
-      replicas.push_back(start(0, first_at, "item"));
-      replicas.push_back(start(1, second_at, "bury: begun"));
-      replicas.push_back(start(2, 0, ""));
-      for (int place = 0; place < 2; ++place) {
-        auto& replica = replicas[static_cast<std::size_t>(place)];
-        wait_until([&] { return replica.has_ended() || replicas[2].has_ended(); });
-        if (!replica.has_ended() || replica.wait() != 128 + SIGKILL) continue;
-        ++kills;
-        replicas.push_back(start(place, 0, ""));
+      // Keeps the session when all three are dead for a moment.
+      Process keeper([&] {
+        const Model model(folder.path(), -1, options);
+        scene->flag = 1;
+        wait_until([&] { return scene->flag == 2; });
+        return 0;
+      });
+      wait_until([&] { return scene->flag == 1; });
+      std::vector<std::optional<Process>> replicas(3);
+      replicas[0].emplace(start(0, first_at, "item"));
+      for (const int place : {1, 2})
+        replicas[static_cast<std::size_t>(place)].emplace(start(place, second_at, "bury: begun"));
+      for (std::size_t ended = 0; ended < 3; std::this_thread::sleep_for(1ms)) {
+        ended = 0;
+        for (int place = 0; place < 3; ++place) {
+          auto& replica = replicas[static_cast<std::size_t>(place)];
+          if (!replica->has_ended()) continue;
+          const int code = replica->wait();
+          if (code == 128 + SIGKILL) {
+            ++kills;
+            second_kills += place > 0 ? 1 : 0;
+            std::this_thread::sleep_for(150ms);  // so that those who wait settle it, not the replacement
+            replica.emplace(start(place, 0, ""));
+          } else {
+            if (code != 0) problem = code;
+            ++ended;
+          }
+        }
       }
-      for (Process& replica : replicas) {
-        const int code = replica.wait();
-        CHECK((code == 0 || code == 128 + SIGKILL));
-      }
+      CHECK(problem == 0);
+      scene->flag = 2;
+      CHECK(keeper.wait() == 0);
       for (const auto& value : scene->value) CHECK(value == -8);
       CHECK(folder.files().empty());
     }
-  std::cout << "killed " << kills << " times, two deep" << std::endl;
-  CHECK(kills > 50);
+  std::cout << "killed " << kills << " times, of these " << second_kills << " while settling a death"
+            << std::endl;
+  CHECK(second_kills >= 10);
 }
 
 TEST_CASE("a replica is killed in the update that its leaving has closed", "[kill]") {

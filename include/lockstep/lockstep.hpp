@@ -15,6 +15,4 @@
 #include <lockstep/per_variable/granularity.hpp>
 #include <lockstep/sync_replicas.hpp>
 #include <lockstep/transport/in_process.hpp>
-#if defined(__linux__)
 #include <lockstep/transport/shared_memory.hpp>
-#endif

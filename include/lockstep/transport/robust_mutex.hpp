@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#if defined(__linux__)
 #include <pthread.h>
 #include <time.h>
 
@@ -61,3 +62,5 @@ class RobustMutex {
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END
+
+#endif  // Linux

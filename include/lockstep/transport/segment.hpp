@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#if defined(__linux__)
 #include <dirent.h>
 #include <fcntl.h>
 #include <string>
@@ -322,3 +323,5 @@ class Segment {
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END
+
+#endif  // Linux

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#if defined(__linux__)
 #include <fcntl.h>
 #include <mutex>
 #include <pthread.h>
@@ -161,3 +162,5 @@ class SharedFile {
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END
+
+#endif  // Linux

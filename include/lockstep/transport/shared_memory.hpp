@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#if defined(__linux__)
+
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
@@ -286,3 +288,5 @@ struct SharedMemory {
 static_assert(Transport<SharedMemory>);
 
 LOCKSTEP_NAMESPACE_END
+
+#endif  // Linux

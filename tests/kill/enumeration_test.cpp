@@ -70,12 +70,15 @@ auto trainer_of(const Case& c, const std::string& folder, int place, Variables<f
 }
 
 /// One replica, in the calling process.
-int train(const Case& c, const std::string& folder, int place, Report& report) {
+/// @param begin is called when it has joined.
+template <class Begin>
+int train(const Case& c, const std::string& folder, int place, Report& report, Begin&& begin) {
   Variables<float> variables;
   const auto w = variables.add("w", Eigen::VectorXf::Zero(k_size));
   auto trainer = trainer_of(c, folder, place, variables);
   try {
     trainer.run([&](auto& replica) {
+      begin();
       while (replica.global_step() < k_rounds) {
         auto gradient = replica.gradient(w);
         for (Index i = 0; i < k_size; ++i) gradient[i] = gradient_of(place, replica.sequence(), i);
@@ -145,12 +148,14 @@ std::int64_t play(const Case& c, std::int64_t at, Scene& scene, bool from_the_st
   std::vector<Process> others;
   const auto victim = [&] {
     return Process([&] {
-      arm(scene.log, at, from_the_start ? "" : "item");
-      return train(c, folder.path(), c.victim, scene.reports[c.victim]);
+      if (from_the_start) arm(scene.log, at);
+      return train(c, folder.path(), c.victim, scene.reports[c.victim], [&] {
+        if (!from_the_start) arm(scene.log, at);
+      });
     });
   };
   const auto survivor = [&](int place) {
-    others.emplace_back([&, place] { return train(c, folder.path(), place, scene.reports[place]); });
+    others.emplace_back([&, place] { return train(c, folder.path(), place, scene.reports[place], [] {}); });
   };
   // The victim is the first to come, so that it makes the session. Another process, which does not train,
   // keeps it for a replacement.

@@ -13,7 +13,9 @@
 #include <lockstep/sync/update_crew.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -22,6 +24,20 @@
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// Places, each once; no memory is taken for them.
+class Places {
+ public:
+  void add(int place) {
+    if (std::find(begin(), end(), place) == end()) list_[count_++] = place;
+  }
+  const int* begin() const { return list_.data(); }
+  const int* end() const { return list_.data() + count_; }
+
+ private:
+  std::array<int, k_max_replicas + 1> list_;  // and visitors
+  std::size_t count_ = 0;
+};
 
 /// What a replica or the program asks of a trainer beyond its own step: to look, to keep still, to start
 /// over.
@@ -72,11 +88,12 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// Settles what those have left who died: their items, tasks, holds and permits. May itself be ended by a
   /// death and be done again.
   void bury_the_dead() {
-    const std::vector<int> suspects = session().exclusive([&](const Control& control) {
-      std::vector<int> places{k_visitor};
+    const Places suspects = session().exclusive([&](const Control& control) {
+      Places places;
+      places.add(k_visitor);
       for (int place = 0; place < control.round.total; ++place)
         if (control.round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active)
-          places.push_back(place);
+          places.add(place);
       add_those_at_work(control, places);
       return places;
     });
@@ -220,7 +237,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   /// Who the open round or update still waits for.
   std::vector<Missing> missing() {
     std::vector<Missing> result;
-    std::vector<int> at_work;
+    Places at_work;
     session().exclusive([&](const Control& control) {
       for (int place = 0; place < control.round.total; ++place)
         if (control.round.is_missing(place)) result.push_back({place, why(control.round, place)});
@@ -272,12 +289,11 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   }
 
   /// Inside exclusion: those who have taken a task of the round or items of the update.
-  void add_those_at_work(const Control& control, std::vector<int>& to) {
-    const auto add = [&](int place) {
-      if (place != k_unclaimed && std::find(to.begin(), to.end(), place) == to.end()) to.push_back(place);
-    };
-    for (const int owner : {control.initialiser, control.planner, control.committer}) add(owner);
-    if (control.round.phase == protocol::Phase::applying) arrays().tiles.for_each_claimed(control.stage, add);
+  void add_those_at_work(const Control& control, Places& to) {
+    for (const int owner : {control.initialiser, control.planner, control.committer})
+      if (owner != k_unclaimed) to.add(owner);
+    if (control.round.phase == protocol::Phase::applying)
+      arrays().tiles.for_each_claimed(control.stage, [&](int owner) { to.add(owner); });
   }
 
   /// Waits until nobody writes variables and `take(control)` gets what it asks for; carries out updates

@@ -304,10 +304,9 @@ class Segment {
     while (error == EINTR);
     if (error == 0) return;
     ::unlink(path_.c_str());
+    (void)!::ftruncate(file_.number(), 0);  // what was reserved before it failed is free again
     struct statvfs space {};
     const bool known = ::fstatvfs(file_.number(), &space) == 0;
-    // What was reserved before it failed counts as free again.
-    (void)::ftruncate(file_.number(), 0);
     throw SystemError(text(
         path_, ": cannot reserve ", bytes, " bytes: ", reason(error),
         known ? "; free in its directory: " : "",

@@ -145,12 +145,16 @@ std::int64_t play(const Case& c, std::int64_t at, Scene& scene, bool from_the_st
   scene.log.passed = 0;
   std::memset(scene.log.last, 0, sizeof(scene.log.last));
   const SessionFolder folder;
+  const Shared<std::atomic<bool>> attached, end;
   std::vector<Process> others;
   const auto victim = [&] {
     return Process([&] {
       if (from_the_start) arm(scene.log, at);
       return train(c, folder.path(), c.victim, scene.reports[c.victim], [&] {
-        if (!from_the_start) arm(scene.log, at);
+        if (from_the_start) return;
+        while (!attached->load())
+          std::this_thread::sleep_for(1ms);  // or it would die alone, with its session
+        arm(scene.log, at);
       });
     });
   };
@@ -160,7 +164,6 @@ std::int64_t play(const Case& c, std::int64_t at, Scene& scene, bool from_the_st
   // The victim is the first to come, so that it makes the session. Another process, which does not train,
   // keeps it for a replacement.
   Process doomed = victim();
-  const Shared<std::atomic<bool>> attached, end;
   Process keeper([&] {
     Variables<float> variables;
     (void)variables.add("w", Eigen::VectorXf::Zero(k_size));

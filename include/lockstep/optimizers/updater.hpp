@@ -239,11 +239,9 @@ class Updater {
     } else {
       if (!plan.with_window) state.window_unit = plan.divides_now ? 1 : plan.first_unit;
       state.window_total = plan.total;
-      if (has_window()) window_.recount();
       for (const auto* contribution : contributions)
         if (!is_window(*contribution) && !window_.is_dense())
           for (std::uint32_t id = 0; id < layout_.count(); ++id) window_.unite_presence(id, *contribution);
-      if (has_window()) window_.recount();
     }
   }
 

@@ -16,8 +16,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <limits>
+#include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,10 +32,9 @@ namespace detail {
 class BitHash {
  public:
   template <class T>
-  void add(const T* data, std::size_t count) {
-    std::vector<unsigned char> bytes(count * sizeof(T));
-    std::memcpy(bytes.data(), data, bytes.size());
-    for (const unsigned char byte : bytes) value_ = (value_ ^ byte) * 1099511628211U;
+  void add(std::span<const T> numbers) {
+    for (const std::byte byte : std::as_bytes(numbers))
+      value_ = (value_ ^ std::to_integer<std::uint64_t>(byte)) * 1099511628211U;
   }
   std::uint64_t value() const { return value_; }
 
@@ -78,10 +79,10 @@ class RuleProbe {
           StepInfo{.step = step, .weight = 2, .examples = 2.0 * static_cast<double>(step), .schedule = step});
       update(prepared, std::make_index_sequence<slot_count>());
     }
-    hash.add(values_.data(), values_.size());
-    for (const auto& slot : slots_) hash.add(slot.data(), slot.size());
+    hash.add<T>(values_);
+    for (const auto& slot : slots_) hash.add<T>(slot);
   } catch (...) {
-    hash.add("no rate", 7);
+    hash.add<char>(std::string_view("no rate"));
   }
 
   template <class Step, std::size_t... I>

@@ -90,7 +90,7 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   void bury_the_dead() {
     const Places suspects = session().exclusive([&](const Control& control) {
       Places places;
-      places.add(k_visitor);
+      if (control.round.visitors > 0) places.add(k_visitor);
       for (int place = 0; place < control.round.total; ++place)
         if (control.round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active)
           places.add(place);

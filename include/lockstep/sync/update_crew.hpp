@@ -248,6 +248,9 @@ class UpdateCrew {
               control.committer != k_unclaimed)
             return false;
           collect(control, me.contributions);
+          // An earlier commit of this update may have been killed while it marked what is in the window.
+          if constexpr (State::k_survives_kill)
+            if (state_.updater().has_window()) state_.updater().window().recount();
           state_.updater().commit(control.updater, control.plan, me.contributions);
           if (hooked && control.plan.applies) {
             control.committer = me.place;

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -45,14 +45,7 @@ struct InProcess {
     decltype(auto) exclusive(F&& transition, Then&& then) {
       fork_guard_.expect_own_process("replicas in one process");
       const std::lock_guard lock(mutex_);
-      if constexpr (std::is_void_v<std::invoke_result_t<F, State&>>) {
-        std::forward<F>(transition)(state_);
-        std::forward<Then>(then)(state_);
-      } else {
-        auto result = std::forward<F>(transition)(state_);
-        std::forward<Then>(then)(state_);
-        return result;
-      }
+      return detail::call_and_then(std::forward<F>(transition), state_, [&] { then(std::as_const(state_)); });
     }
 
     /// @param participants replicas that wait for each other here: no spinning if they outnumber the cores.

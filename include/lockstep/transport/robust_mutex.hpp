@@ -9,8 +9,9 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdint>
+
 #if defined(__linux__)
+
 #include <pthread.h>
 #include <time.h>
 

@@ -18,14 +18,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#if defined(__linux__)
-#include <dirent.h>
-#include <fcntl.h>
 #include <string>
 #include <string_view>
+#include <thread>
+
+#if defined(__linux__)
+
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <thread>
 #include <unistd.h>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -37,7 +39,6 @@ struct SegmentShape {
   std::uint64_t state = 0;        ///< of one of the two copies
   std::uint64_t description = 0;  ///< of the text that all must agree on
   std::uint64_t memory = 0;
-  friend bool operator==(const SegmentShape&, const SegmentShape&) = default;
 };
 
 /// At the start of the file.
@@ -151,7 +152,6 @@ class Segment {
 
   const std::string& path() const { return path_; }
   const SharedFile& file() const { return file_; }
-  bool is_new() const { return is_new_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   SegmentPlan plan() const { return SegmentPlan(header().shape); }
   std::string_view description() const {
@@ -187,12 +187,13 @@ class Segment {
   }
 
   /// The path still names the open file.
-  bool is_still_there() const {
+  static bool names(const std::string& path, const SharedFile& file) {
     struct stat open {
     }, named{};
-    return ::fstat(file_.number(), &open) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
+    return ::fstat(file.number(), &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
            open.st_ino == named.st_ino && open.st_dev == named.st_dev;
   }
+  bool is_still_there() const { return names(path_, file_); }
 
   /// The gate is held, somebody else is attached: the file is complete, or it is not ours.
   void attach() {
@@ -234,8 +235,7 @@ class Segment {
       if (std::strncmp(entry->d_name, "lockstep.", 9) != 0) continue;
       const std::string path = where.directory + '/' + entry->d_name;
       const SharedFile file(path, O_NOFOLLOW | O_NONBLOCK);
-      struct stat status {
-      }, named{};
+      struct stat status {};
       if (!file || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode) ||
           status.st_uid != ::geteuid())
         continue;
@@ -243,8 +243,7 @@ class Segment {
       if (::pread(file.number(), magic.data(), magic.size(), 0) != static_cast<ssize_t>(magic.size()) ||
           magic != SegmentHeader::k_magic)
         continue;
-      if (file.try_lock(k_gate) && !file.is_locked_elsewhere(k_attached) &&
-          ::lstat(path.c_str(), &named) == 0 && named.st_ino == status.st_ino)
+      if (file.try_lock(k_gate) && !file.is_locked_elsewhere(k_attached) && names(path, file))
         ::unlink(path.c_str());
     }
     ::closedir(directory);
@@ -286,7 +285,6 @@ class Segment {
     fill(*this);
     fault_point("create: filled");
     mine.magic = SegmentHeader::k_magic;  // where there was no space for it before
-    is_new_ = true;
     settle();
   }
 
@@ -316,7 +314,6 @@ class Segment {
   std::string path_;
   SharedFile file_;
   std::byte* base_ = nullptr;
-  bool is_new_ = false;
 };
 
 }  // namespace detail

@@ -9,15 +9,18 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#if defined(__linux__)
-#include <fcntl.h>
+#include <memory>
 #include <mutex>
-#include <pthread.h>
 #include <string>
-#include <sys/mman.h>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
+
+#if defined(__linux__)
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -27,7 +30,7 @@ namespace detail {
 inline std::string reason(int error = errno) { return std::generic_category().message(error); }
 
 /// What a forked child must let go of before any of its code runs: an open file whose locks are its parent's,
-/// a mapping that it would write into.
+/// a mapping that it would write into. Ends both; no fork comes between an end and its being known.
 class ForkEntry {
  public:
   /// @param open gives the open file; no fork comes between that and this entry.
@@ -45,6 +48,8 @@ class ForkEntry {
     const std::lock_guard lock(list().mutex);
     (previous_ ? previous_->next_ : list().first) = next_;
     if (next_) next_->previous_ = previous_;
+    if (mapping) ::munmap(mapping, bytes);
+    if (file >= 0) ::close(file);
   }
 
   int file = -1;  ///< negative if it could not be opened; then `open_error` says why
@@ -88,22 +93,12 @@ class SharedFile {
   SharedFile() = default;
   /// Opens a file for reading and writing; false, with `errno`, if that fails.
   SharedFile(const std::string& path, int flags, mode_t mode = 0)
-      : entry_(new ForkEntry([&] { return ::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, mode); })) {
+      : entry_(std::make_unique<ForkEntry>(
+            [&] { return ::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, mode); })) {
     if (entry_->file >= 0) return;
     const int error = entry_->open_error;
-    delete std::exchange(entry_, nullptr);
+    entry_.reset();
     errno = error;
-  }
-  SharedFile(SharedFile&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
-  SharedFile& operator=(SharedFile&& other) noexcept {
-    std::swap(entry_, other.entry_);
-    return *this;
-  }
-  ~SharedFile() {
-    if (!entry_) return;
-    if (entry_->mapping) ::munmap(entry_->mapping, entry_->bytes);
-    if (entry_->file >= 0) ::close(entry_->file);
-    delete entry_;
   }
 
   explicit operator bool() const { return entry_ && entry_->file >= 0; }
@@ -156,7 +151,7 @@ class SharedFile {
   }
   static constexpr std::int64_t k_first_lock = std::int64_t{1} << 40;
 
-  ForkEntry* entry_ = nullptr;
+  std::unique_ptr<ForkEntry> entry_;
 };
 
 }  // namespace detail

@@ -130,23 +130,15 @@ struct SharedMemory {
         detail::fault_point("exclusive: entered");
         copy_state_of(next, now);
         detail::fault_point("exclusive: copied");
-        const auto commit = [&] {
+        return detail::call_and_then(std::forward<F>(transition), next, [&] {
           detail::fault_point("exclusive: changed");
           std::atomic_signal_fence(std::memory_order_seq_cst);
           commits.store(count + 1, std::memory_order_release);
           std::atomic_signal_fence(std::memory_order_seq_cst);
           detail::fault_point("exclusive: flipped");
-          std::forward<Then>(then)(std::as_const(next));
+          then(std::as_const(next));
           detail::fault_point("exclusive: told");
-        };
-        if constexpr (std::is_void_v<std::invoke_result_t<F, State&>>) {
-          std::forward<F>(transition)(next);
-          commit();
-        } else {
-          auto result = std::forward<F>(transition)(next);
-          commit();
-          return result;
-        }
+        });
       }
     }
 

@@ -36,6 +36,19 @@ struct ProbeState {
 struct ProbeThen {
   void operator()(const ProbeState&) const {}
 };
+
+/// Calls `transition(state)`, then `after()`, and returns what the transition gave.
+template <class F, class State, class After>
+decltype(auto) call_and_then(F&& transition, State& state, After&& after) {
+  if constexpr (std::is_void_v<std::invoke_result_t<F, State&>>) {
+    std::forward<F>(transition)(state);
+    after();
+  } else {
+    auto result = std::forward<F>(transition)(state);
+    after();
+    return result;
+  }
+}
 template <class Net>
 using probe_session_t = typename Net::template Session<ProbeState>;
 }  // namespace detail

@@ -152,8 +152,7 @@ std::int64_t play(const Case& c, std::int64_t at, Scene& scene, bool from_the_st
       if (from_the_start) arm(scene.log, at);
       return train(c, folder.path(), c.victim, scene.reports[c.victim], [&] {
         if (from_the_start) return;
-        while (!attached->load())
-          std::this_thread::sleep_for(1ms);  // or it would die alone, with its session
+        wait_until([&] { return attached->load(); });  // or it would die alone, with its session
         arm(scene.log, at);
       });
     });
@@ -169,10 +168,10 @@ std::int64_t play(const Case& c, std::int64_t at, Scene& scene, bool from_the_st
     (void)variables.add("w", Eigen::VectorXf::Zero(k_size));
     const auto trainer = trainer_of(c, folder.path(), -1, variables);
     *attached = true;
-    while (!end->load()) std::this_thread::sleep_for(1ms);
+    wait_until([&] { return end->load(); });
     return 0;
   });
-  while (!attached->load()) std::this_thread::sleep_for(1ms);
+  wait_until([&] { return attached->load(); });
   for (int place = 0; place < c.replicas; ++place)
     if (place != c.victim) survivor(place);
   const int code = doomed.wait();

@@ -52,10 +52,6 @@ void steps(auto& replica, const auto& w, int rounds) {
   }
 }
 
-void wait_until(auto&& holds) {
-  while (!holds()) std::this_thread::sleep_for(1ms);
-}
-
 }  // namespace
 
 TEST_CASE("a replica that settles the death of another is killed as well", "[kill]") {

@@ -3,6 +3,7 @@
 /// What the scenarios with processes share: one trainer per process, what it found, how long it may wait.
 #pragma once
 
+#include "reports/scenario.hpp"
 #include "support/catch.hpp"
 #include "support/processes.hpp"
 #include "support/threads.hpp"
@@ -23,8 +24,6 @@
 #include <vector>
 
 namespace lockstep::test {
-
-using namespace std::chrono_literals;
 
 /// What one replica found; in memory that its test reads.
 struct Found {
@@ -107,16 +106,6 @@ inline auto steps(double gradient, std::int64_t rounds) {
       ++found.rounds;
     }
   };
-}
-
-/// Returns when `holds()`; the test's watchdog ends it if it never does.
-template <class F>
-void wait_until(F&& holds) {
-  while (!holds()) std::this_thread::sleep_for(1ms);
-}
-
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace lockstep::test

@@ -16,15 +16,21 @@ using namespace lockstep::test;
 
 namespace {
 
+/// A trainer of one replica over the session "test", attached.
+struct Attached {
+  explicit Attached(const std::string& folder, Index size = 10)
+      : w(variables.add("w", Eigen::VectorXd::Zero(size))),
+        trainer(Sgd{1.0}, variables, {.replicas_to_aggregate = 1},
+                SharedMemory{.name = "test", .directory = folder, .patience = 30s}) {}
+  Variables<double> variables;
+  Handle<Eigen::VectorXd, double> w;
+  SyncReplicas<Sgd, SharedMemory, double> trainer;
+};
+
 /// What attaching says; empty if it works.
-std::string attach(const std::string& folder, Index size = 10, std::chrono::milliseconds patience = 30s) {
+std::string attach(const std::string& folder, Index size = 10) {
   try {
-    Variables<double> variables;
-    (void)variables.add("w", Eigen::VectorXd::Zero(size));
-    const SyncReplicas trainer{Sgd{1.0},
-                               variables,
-                               {.replicas_to_aggregate = 1},
-                               SharedMemory{.name = "test", .directory = folder, .patience = patience}};
+    const Attached attached(folder, size);
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -46,13 +52,8 @@ std::string read(const std::string& path) {
 
 TEST_CASE("a segment has mode 0600 and is gone when the last one leaves", "[processes][segment]") {
   const SessionFolder folder;
-  Variables<double> variables;
-  (void)variables.add("w", Eigen::VectorXd::Zero(10));
   {
-    const SyncReplicas trainer{Sgd{1.0},
-                               variables,
-                               {.replicas_to_aggregate = 1},
-                               SharedMemory{.name = "test", .directory = folder.path()}};
+    const Attached attached(folder.path());
     struct stat status {};
     REQUIRE(::stat(file_in(folder).c_str(), &status) == 0);
     CHECK((status.st_mode & 0777) == 0600);
@@ -172,12 +173,7 @@ TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[pr
   // A good one, to damage copies of.
   std::string good;
   {
-    Variables<double> variables;
-    (void)variables.add("w", Eigen::VectorXd::Zero(10));
-    const SyncReplicas trainer{Sgd{1.0},
-                               variables,
-                               {.replicas_to_aggregate = 1},
-                               SharedMemory{.name = "test", .directory = folder.path()}};
+    const Attached attached(folder.path());
     good = read(file_in(folder));
   }
   // Somebody is attached, so the file is not simply replaced.

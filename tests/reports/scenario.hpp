@@ -45,12 +45,6 @@ StepResult step(O& optimizer, const H& w, double gradient, const ApplyOptions& o
   return optimizer.apply_gradients(options);
 }
 
-/// Returns when `holds()`; a watchdog ends the test if it never does.
-template <class Predicate>
-void wait_until(Predicate&& holds) {
-  while (!holds()) std::this_thread::sleep_for(200us);
-}
-
 /// The exception, if it is an `E`.
 template <class E>
 std::optional<E> caught(const std::exception_ptr& thrown) {

@@ -40,6 +40,12 @@ std::vector<std::exception_ptr> run_replicas(int count, Body body) {
   return thrown;
 }
 
+/// Returns when `holds()`; a watchdog ends the test if it never does.
+template <class Predicate>
+void wait_until(Predicate&& holds) {
+  while (!holds()) std::this_thread::sleep_for(std::chrono::microseconds{200});
+}
+
 /// The text of an exception; empty for a null pointer, so that `CHECK(message_of(p) == "")` shows what went
 /// wrong.
 inline std::string message_of(const std::exception_ptr& thrown) {

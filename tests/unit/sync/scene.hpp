@@ -67,12 +67,6 @@ std::exception_ptr thrown_by(Call&& call) {
   return nullptr;
 }
 
-/// Returns when `holds()`; a watchdog ends the test if it never does.
-template <class Predicate>
-void wait_until(Predicate&& holds) {
-  while (!holds()) std::this_thread::sleep_for(100us);
-}
-
 /// As an index of a container.
 constexpr std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 

@@ -3,6 +3,7 @@
 /// What tests of checkpoints share: a folder for files, a model, a snapshot with everything in it.
 #pragma once
 
+#include "support/bits.hpp"
 #include "unit/sync/scene.hpp"
 #include <lockstep/checkpoint/safetensors.hpp>
 
@@ -73,11 +74,6 @@ std::string file_of(const Snapshot<T>& snapshot) {
 template <class T>
 Snapshot<T> snapshot_of(std::string_view file) {
   return detail::read_checkpoint<T>(detail::MemorySource{std::as_bytes(std::span(file))});
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 /// Whether all is the same, bit by bit.

@@ -3,6 +3,7 @@
 /// Drives an update rule without a trainer, and compares it with a reference for one element in double.
 #pragma once
 
+#include "support/bits.hpp"
 #include "support/catch.hpp"
 #include <lockstep/optimizers/rule.hpp>
 
@@ -10,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <tuple>
 #include <vector>
 
@@ -82,11 +82,6 @@ std::vector<T> some_gradient(int step) {
                                             : 1));
   }
   return g;
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 /// Runs several updates by elements and by registers: the bits must be equal, and the values those of

@@ -11,6 +11,7 @@
 #include <lockstep/sync/control.hpp>
 #include <lockstep/sync/trainer_state.hpp>
 #include <lockstep/sync/update_crew.hpp>
+#include <lockstep/transport/fault_point.hpp>
 
 #include <algorithm>
 #include <array>

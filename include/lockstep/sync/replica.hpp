@@ -10,6 +10,7 @@
 #include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
 #include <lockstep/sync/participant.hpp>
+#include <lockstep/transport/fault_point.hpp>
 
 #include <algorithm>
 #include <chrono>

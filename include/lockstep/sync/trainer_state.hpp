@@ -13,6 +13,7 @@
 #include <lockstep/sync/description.hpp>
 #include <lockstep/sync/options.hpp>
 #include <lockstep/sync/undo.hpp>
+#include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/transport.hpp>
 

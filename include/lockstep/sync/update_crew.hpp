@@ -8,6 +8,7 @@
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/control.hpp>
 #include <lockstep/sync/options.hpp>
+#include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/wait.hpp>
 
 #include <algorithm>

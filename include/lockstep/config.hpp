@@ -26,8 +26,9 @@
   }                            \
   }
 
-/// Before a function whose call would cost more than its work.
-#if defined(__GNUC__)
+/// Before a function whose call would cost more than its work. Without optimization a plain function, which
+/// compilers get through faster.
+#if defined(__GNUC__) && defined(__OPTIMIZE__)
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
 #else
 #define LOCKSTEP_ALWAYS_INLINE inline

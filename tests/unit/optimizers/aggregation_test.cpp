@@ -20,7 +20,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 using Vector = Eigen::VectorXd;
-using Table = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using DoubleTable = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 /// A model of one number whose updates by Sgd{1} can be read off.
 struct One {
@@ -269,18 +269,18 @@ TEST_CASE("aggregation: absent micro-batches count as zero, absent variables do 
 
 TEST_CASE("aggregation: rows are united over the window", "[optimizers][aggregation]") {
   Variables<double> variables;
-  const auto w = variables.add("w", Table(Table::Zero(4100, 2)));
+  const auto w = variables.add("w", DoubleTable(DoubleTable::Zero(4100, 2)));
   Local local{GradientAggregation<Sgd>{Sgd{1.0}, {.grad_steps = 3}}, variables};
   for (int window = 0; window < 2; ++window) {
-    local.set_rows(w, std::vector{0, 63, 4096}, Table(Table::Constant(3, 2, 3)));
+    local.set_rows(w, std::vector{0, 63, 4096}, DoubleTable(DoubleTable::Constant(3, 2, 3)));
     local.apply_gradients();
-    local.set_rows(w, std::vector{63, 64}, Table(Table::Constant(2, 2, 6)));
+    local.set_rows(w, std::vector{63, 64}, DoubleTable(DoubleTable::Constant(2, 2, 6)));
     local.apply_gradients();
     CHECK(local.value(w)(0, 0) == -window * 1);
-    local.set_rows(w, std::vector{4099}, Table(Table::Constant(1, 2, 9)));
+    local.set_rows(w, std::vector{4099}, DoubleTable(DoubleTable::Constant(1, 2, 9)));
     local.apply_gradients();
     const double n = window + 1;
-    Table expected = Table::Zero(4100, 2);
+    DoubleTable expected = DoubleTable::Zero(4100, 2);
     expected.row(0).setConstant(-1 * n);
     expected.row(63).setConstant(-3 * n);
     expected.row(64).setConstant(-2 * n);
@@ -289,11 +289,11 @@ TEST_CASE("aggregation: rows are united over the window", "[optimizers][aggregat
     CHECK(local.value(w).isApprox(expected, 1e-14));
   }
   // Rows and a dense gradient in one window become dense.
-  local.set_rows(w, std::vector{1}, Table(Table::Constant(1, 2, 3)));
+  local.set_rows(w, std::vector{1}, DoubleTable(DoubleTable::Constant(1, 2, 3)));
   local.apply_gradients();
-  local.set_gradient(w, Table(Table::Constant(4100, 2, 6)));
+  local.set_gradient(w, DoubleTable(DoubleTable::Constant(4100, 2, 6)));
   local.apply_gradients();
-  local.set_rows(w, std::vector{2}, Table(Table::Constant(1, 2, 9)));
+  local.set_rows(w, std::vector{2}, DoubleTable(DoubleTable::Constant(1, 2, 9)));
   local.apply_gradients();
   CHECK(local.value(w)(1, 1) == Approx(-3));
   CHECK(local.value(w)(2, 1) == Approx(-5));
@@ -306,14 +306,14 @@ TEST_CASE("aggregation: grad_accum shows the open window, and zeros where there 
     const double divisor = variant == AggregationVariant::tpu ? 4 : 1;
     Variables<double> variables;
     const auto a = variables.add("a", Vector::Zero(3));
-    const auto b = variables.add("b", Table(Table::Zero(3, 2)));
+    const auto b = variables.add("b", DoubleTable(DoubleTable::Zero(3, 2)));
     const auto c = variables.add("c", Vector::Zero(3));
     Local local{GradientAggregation<Momentum>{Momentum{}, {.grad_steps = 4, .variant = variant}}, variables};
     CHECK(local.slot_names() == std::vector<std::string>{"momentum", "grad_accum"});
     CHECK(local.slot("grad_accum", a) == Vector::Zero(3));
     for (int i = 1; i <= 3; ++i) {
       local.set_gradient(a, Vector::Constant(3, i));
-      local.set_rows(b, std::vector{i - 1}, Table(Table::Constant(1, 2, 8)));
+      local.set_rows(b, std::vector{i - 1}, DoubleTable(DoubleTable::Constant(1, 2, 8)));
       local.apply_gradients();
       CHECK(local.slot("grad_accum", a) == Vector::Constant(3, i * (i + 1) / 2 / divisor));
       for (int row = 0; row < 3; ++row)
@@ -323,7 +323,7 @@ TEST_CASE("aggregation: grad_accum shows the open window, and zeros where there 
     local.set_gradient(a, Vector::Constant(3, 2));
     local.apply_gradients();
     CHECK(local.slot("grad_accum", a) == Vector::Zero(3));
-    CHECK(local.slot("grad_accum", b) == Table::Zero(3, 2));
+    CHECK(local.slot("grad_accum", b) == DoubleTable::Zero(3, 2));
     CHECK(local.slot("momentum", a) == Vector::Constant(3, 2));
   }
   One plain({.grad_steps = 1});

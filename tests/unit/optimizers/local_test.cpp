@@ -30,7 +30,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 template <class T>
-using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
+using Column = Eigen::Matrix<T, Eigen::Dynamic, 1>;
 using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 template <class T>
@@ -39,9 +39,9 @@ std::vector<T> copy_of(const auto& view) {
 }
 
 template <class T>
-Vector<T> numbers_of(Index size, std::uint64_t seed) {
+Column<T> numbers_of(Index size, std::uint64_t seed) {
   Numbers numbers(seed);
-  Vector<T> v(size);
+  Column<T> v(size);
   for (Index i = 0; i < size; ++i) v[i] = static_cast<T>(numbers.real());
   return v;
 }
@@ -54,7 +54,7 @@ struct Sized {
       handles.push_back(variables.add("v" + std::to_string(size), numbers_of<T>(size, 1)));
   }
   Variables<T> variables;
-  std::vector<Handle<Vector<T>, T>> handles;
+  std::vector<Handle<Column<T>, T>> handles;
 };
 
 template <class T>
@@ -76,7 +76,7 @@ void check_dense(const R& rule) {
   Local<R, T> local(rule, model.variables);
   for (int t = 0; t < 4; ++t) {
     for (std::size_t i = 0; i < model.handles.size(); ++i) {
-      const Vector<T> g =
+      const Column<T> g =
           numbers_of<T>(model.variables.value(model.handles[i]).size(), static_cast<std::uint64_t>(10 + t));
       local.set_gradient(model.handles[i], g);
       update<Pack<T>>(rule, {.step = t, .schedule = t}, expected[i], copy_of<T>(g));
@@ -171,17 +171,17 @@ TEST_CASE("local: a variable without gradient keeps its value and its slots", "[
 TEST_CASE("local: a moving average follows variables without a gradient too", "[optimizers][local]") {
   const auto check = [](const auto& rule) {
     Variables<float> variables;
-    const auto a = variables.add("a", Vector<float>::Ones(18));
-    const auto b = variables.add("b", Vector<float>::Ones(18));
+    const auto a = variables.add("a", Column<float>::Ones(18));
+    const auto b = variables.add("b", Column<float>::Ones(18));
     Local local{MovingAverage{rule, 0.5}, variables};
-    local.set_gradient(a, Vector<float>::Ones(18));
-    local.set_gradient(b, Vector<float>::Ones(18));
+    local.set_gradient(a, Column<float>::Ones(18));
+    local.set_gradient(b, Column<float>::Ones(18));
     local.apply_gradients();
     const float w = local.value(b)[17];
     float average = local.slot("average", b)[17];
     CHECK(average != w);
     for (int t = 0; t < 3; ++t) {
-      local.set_gradient(a, Vector<float>::Ones(18));
+      local.set_gradient(a, Column<float>::Ones(18));
       local.apply_gradients();
       average -= 0.5F * (average - w);
       CHECK(local.value(b)[17] == w);
@@ -295,9 +295,9 @@ TEST_CASE("local: rows are summed over equal indices and calls, and forgotten af
 TEST_CASE("local: PerVariable gives groups their own options", "[optimizers][local]") {
   Variables<float> variables;
   const auto kernel = variables.add("kernel", Eigen::MatrixXf(Eigen::MatrixXf::Ones(3, 6)));
-  const auto bias = variables.add("bias", Vector<float>::Ones(3));
+  const auto bias = variables.add("bias", Column<float>::Ones(3));
   const auto frozen = variables.add("frozen", numbers_of<float>(20, 1));
-  const auto fast = variables.add("fast", Vector<float>::Ones(17));
+  const auto fast = variables.add("fast", Column<float>::Ones(17));
   const auto frozen_before = copy_of<float>(variables.value(frozen));
   const PerVariable recipe{AdamW{.learning_rate = 0.25, .weight_decay = 0.5},
                            [](AdamW& rule, const VariableInfo& v) {
@@ -308,19 +308,19 @@ TEST_CASE("local: PerVariable gives groups their own options", "[optimizers][loc
   Local local{recipe, variables};
   const auto gradients = [&] {
     local.set_gradient(kernel, Eigen::MatrixXf::Zero(3, 6));
-    local.set_gradient(bias, Vector<float>::Zero(3));
+    local.set_gradient(bias, Column<float>::Zero(3));
     local.set_gradient(frozen, numbers_of<float>(20, 2));
-    local.set_gradient(fast, Vector<float>::Constant(17, 0.5));
+    local.set_gradient(fast, Column<float>::Constant(17, 0.5));
   };
   gradients();
   local.apply_gradients();
   CHECK(local.value(kernel) == Eigen::MatrixXf::Constant(3, 6, 1 - 0.25F * 0.5F));
-  CHECK(local.value(bias) == Vector<float>::Ones(3));
+  CHECK(local.value(bias) == Column<float>::Ones(3));
   CHECK(same_bits(copy_of<float>(local.value(frozen)), frozen_before));
-  CHECK(local.slot("m", frozen) == Vector<float>::Zero(20));
+  CHECK(local.slot("m", frozen) == Column<float>::Zero(20));
   CHECK(local.value(fast)[16] == Approx(0).margin(1e-6));  // the first step of Adam is the rate
   CHECK(local.value(fast)[0] == local.value(fast)[16]);
-  local.set_gradient(bias, Vector<float>::Ones(3));  // the others absent: neither decay nor move
+  local.set_gradient(bias, Column<float>::Ones(3));  // the others absent: neither decay nor move
   local.apply_gradients();
   CHECK(local.value(kernel)(0, 0) == 1 - 0.25F * 0.5F);
   CHECK(local.value(bias)[0] < 1);
@@ -329,49 +329,49 @@ TEST_CASE("local: PerVariable gives groups their own options", "[optimizers][loc
 
 TEST_CASE("local: PerVariable reaches whole-variable rules and initial slots", "[optimizers][local]") {
   Variables<float> variables;
-  const auto a = variables.add("a", Vector<float>::Ones(20));
-  const auto b = variables.add("b", Vector<float>::Ones(20));
+  const auto a = variables.add("a", Column<float>::Ones(20));
+  const auto b = variables.add("b", Column<float>::Ones(20));
   Local local{PerVariable{Adagrad{},
                           [](Adagrad& rule, const VariableInfo& v) {
                             rule.initial_accumulator_value = v.name == "a" ? 3 : 8;
                           }},
               variables};
-  CHECK(local.slot("accumulator", a) == Vector<float>::Constant(20, 3));
-  CHECK(local.slot("accumulator", b) == Vector<float>::Constant(20, 8));
+  CHECK(local.slot("accumulator", a) == Column<float>::Constant(20, 3));
+  CHECK(local.slot("accumulator", b) == Column<float>::Constant(20, 8));
 
   Variables<float> others;
-  const auto c = others.add("c", Vector<float>::Ones(20));
-  const auto d = others.add("d", Vector<float>::Ones(20));
+  const auto c = others.add("c", Column<float>::Ones(20));
+  const auto d = others.add("d", Column<float>::Ones(20));
   Local whole{
       PerVariable{Lamb{.weight_decay = 0},
                   [](Lamb& rule, const VariableInfo& v) { rule.layer_adaptation = v.name == "c"; }, nullptr},
       others};
-  whole.set_gradient(c, Vector<float>::Constant(20, 0.5));
-  whole.set_gradient(d, Vector<float>::Constant(20, 0.5));
+  whole.set_gradient(c, Column<float>::Constant(20, 0.5));
+  whole.set_gradient(d, Column<float>::Constant(20, 0.5));
   whole.apply_gradients();
   CHECK(whole.value(c)[0] == Approx(1 - 1e-3).epsilon(1e-5));  // norms are equal here
   CHECK(whole.value(d)[0] == Approx(1 - 1e-3).epsilon(1e-5));
-  whole.set_gradient(c, Vector<float>::Constant(20, -5));
-  whole.set_gradient(d, Vector<float>::Constant(20, -5));
+  whole.set_gradient(c, Column<float>::Constant(20, -5));
+  whole.set_gradient(d, Column<float>::Constant(20, -5));
   whole.apply_gradients();
   CHECK(whole.value(c)[0] != whole.value(d)[0]);  // the ratio differs now
 }
 
 TEST_CASE("local: clipping limits the norm over all variables", "[optimizers][local]") {
   Variables<double> variables;
-  const auto a = variables.add("a", Vector<double>::Zero(1));
-  const auto b = variables.add("b", Vector<double>::Zero(1));
-  const auto frozen = variables.add("frozen", Vector<double>::Zero(1));
+  const auto a = variables.add("a", Column<double>::Zero(1));
+  const auto b = variables.add("b", Column<double>::Zero(1));
+  const auto frozen = variables.add("frozen", Column<double>::Zero(1));
   Local local{PerVariable{Sgd{1.0}, nullptr, [](const VariableInfo& v) { return v.name != "frozen"; }},
               variables, LocalOptions{.clip_norm = 1}};
-  local.set_gradient(a, Vector<double>::Constant(1, 3));
-  local.set_gradient(b, Vector<double>::Constant(1, 4));
-  local.set_gradient(frozen, Vector<double>::Constant(1, 1e6));  // no part of the norm
+  local.set_gradient(a, Column<double>::Constant(1, 3));
+  local.set_gradient(b, Column<double>::Constant(1, 4));
+  local.set_gradient(frozen, Column<double>::Constant(1, 1e6));  // no part of the norm
   local.apply_gradients();
   CHECK(local.value(a)[0] == Approx(-0.6).epsilon(1e-14));
   CHECK(local.value(b)[0] == Approx(-0.8).epsilon(1e-14));
   const double before = local.value(a)[0];
-  local.set_gradient(a, Vector<double>::Constant(1, 0.3));  // below the limit: exactly as it is
+  local.set_gradient(a, Column<double>::Constant(1, 0.3));  // below the limit: exactly as it is
   local.apply_gradients();
   CHECK(local.value(a)[0] == before - 0.3);
 }
@@ -393,10 +393,10 @@ TEST_CASE("local: a gradient that is not finite is used or skipped, as asked", "
   for (const NonFinite policy :
        {NonFinite::propagate, NonFinite::skip_contribution, NonFinite::skip_update}) {
     Variables<float> variables;
-    const auto a = variables.add("a", Vector<float>::Ones(20));
-    const auto b = variables.add("b", Vector<float>::Ones(20));
+    const auto a = variables.add("a", Column<float>::Ones(20));
+    const auto b = variables.add("b", Column<float>::Ones(20));
     Local local{Adam{}, variables, LocalOptions{.non_finite = policy}};
-    local.set_gradient(a, Vector<float>::Ones(20));
+    local.set_gradient(a, Column<float>::Ones(20));
     local.gradient(b).setConstant(1)[19] = nan;
     const StepResult result = local.apply_gradients();
     CHECK(local.sequence() == 1);
@@ -409,42 +409,42 @@ TEST_CASE("local: a gradient that is not finite is used or skipped, as asked", "
       CHECK(result.culprit == 0);
       CHECK(result.contributions == 0);
       CHECK(local.global_step() == 0);
-      CHECK(local.value(a) == Vector<float>::Ones(20));
-      CHECK(local.slot("m", a) == Vector<float>::Zero(20));
+      CHECK(local.value(a) == Column<float>::Ones(20));
+      CHECK(local.slot("m", a) == Column<float>::Zero(20));
       CHECK_THROWS_AS(local.apply_gradients(), NoGradients);  // the skipped gradient is gone
-      local.set_gradient(a, Vector<float>::Ones(20));
+      local.set_gradient(a, Column<float>::Ones(20));
       CHECK(local.apply_gradients().status == Status::accepted);
-      CHECK(local.value(b) == Vector<float>::Ones(20));
+      CHECK(local.value(b) == Column<float>::Ones(20));
     }
   }
 }
 
 TEST_CASE("local: refused calls change nothing", "[optimizers][local]") {
   Variables<float> variables, others;
-  const auto w = variables.add("w", Vector<float>::Ones(3));
-  const auto other = others.add("w", Vector<float>::Ones(3));
+  const auto w = variables.add("w", Column<float>::Ones(3));
+  const auto other = others.add("w", Column<float>::Ones(3));
   bool bad_rate = false;
   Local local{Momentum{.learning_rate = [&](std::int64_t) { return bad_rate ? std::nan("") : 1.0; }},
               variables};
   CHECK_THROWS_AS(local.apply_gradients(), NoGradients);
-  CHECK_THROWS_AS(local.set_gradient(w, Vector<float>::Ones(4)), ShapeMismatch);
+  CHECK_THROWS_AS(local.set_gradient(w, Column<float>::Ones(4)), ShapeMismatch);
   CHECK_THROWS_AS(local.apply_gradients(), NoGradients);
   CHECK_THROWS_AS(local.gradient(other), UnknownVariable);
   CHECK_THROWS_AS(local.value(other), UnknownVariable);
   CHECK_THROWS_AS(local.slot("momentum", other), UnknownVariable);
   CHECK_THROWS_WITH(local.slot("m", w), ContainsSubstring("'m'") && ContainsSubstring("momentum"));
   for (const double weight : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    local.set_gradient(w, Vector<float>::Ones(3));
+    local.set_gradient(w, Column<float>::Ones(3));
     CHECK_THROWS_AS(local.apply_gradients({.weight = weight}), InvalidArgument);
   }
   bad_rate = true;
   CHECK_THROWS_AS(local.apply_gradients(), InvalidArgument);
   CHECK(local.global_step() == 0);
-  CHECK(local.value(w) == Vector<float>::Ones(3));
-  CHECK(local.slot("momentum", w) == Vector<float>::Zero(3));
+  CHECK(local.value(w) == Column<float>::Ones(3));
+  CHECK(local.slot("momentum", w) == Column<float>::Zero(3));
   bad_rate = false;
   CHECK(local.apply_gradients().global_step == 1);  // the gradient is still there
-  CHECK(local.value(w) == Vector<float>::Zero(3));
+  CHECK(local.value(w) == Column<float>::Zero(3));
   CHECK_THROWS_AS((Local{Sgd{}, variables}), UsageError);
   CHECK_THROWS_AS((Local{Sgd{}, others, LocalOptions{.clip_norm = -1}}), InvalidArgument);
   CHECK_THROWS_AS((Local{Sgd{}, others, LocalOptions{.clip_norm = std::nan("")}}), InvalidArgument);
@@ -453,7 +453,7 @@ TEST_CASE("local: refused calls change nothing", "[optimizers][local]") {
 
 TEST_CASE("local: counts from the given step, and runs a loop over itself", "[optimizers][local]") {
   Variables<double> variables;
-  const auto w = variables.add("w", Vector<double>::Zero(1));
+  const auto w = variables.add("w", Column<double>::Zero(1));
   Local local{Sgd{1.0}, variables, LocalOptions{.global_step = 100}};
   local.run([&](auto& replica) {
     CHECK(&replica == &local);
@@ -467,7 +467,7 @@ TEST_CASE("local: counts from the given step, and runs a loop over itself", "[op
   CHECK(local.sequence() == 3);
   CHECK(local.value(w)[0] == -3);
   Local moved(std::move(local));
-  moved.set_gradient(w, Vector<double>::Ones(1));
+  moved.set_gradient(w, Column<double>::Ones(1));
   CHECK(moved.apply_gradients().global_step == 104);
   CHECK(&moved.variables() == &variables);
   CHECK(variables.value(w)[0] == -4);
@@ -475,7 +475,7 @@ TEST_CASE("local: counts from the given step, and runs a loop over itself", "[op
 
 TEST_CASE("local: schedules see the count of updates, the start added", "[optimizers][local]") {
   Variables<double> variables;
-  const auto w = variables.add("w", Vector<double>::Zero(1));
+  const auto w = variables.add("w", Column<double>::Zero(1));
   std::vector<std::int64_t> asked;
   Local local{Sgd{.learning_rate =
                       [&](std::int64_t step) {
@@ -484,7 +484,7 @@ TEST_CASE("local: schedules see the count of updates, the start added", "[optimi
                       }},
               variables, LocalOptions{.global_step = 5}};
   for (int t = 0; t < 3; ++t) {
-    local.set_gradient(w, Vector<double>::Ones(1));
+    local.set_gradient(w, Column<double>::Ones(1));
     local.apply_gradients();
   }
   CHECK(asked == std::vector<std::int64_t>{5, 6, 7});
@@ -492,9 +492,9 @@ TEST_CASE("local: schedules see the count of updates, the start added", "[optimi
 
 TEST_CASE("local: the memory of a gradient is not what the last step left in it", "[optimizers][local]") {
   Variables<float> variables;
-  const auto w = variables.add("w", Vector<float>::Ones(3));
+  const auto w = variables.add("w", Column<float>::Ones(3));
   Local local{Sgd{}, variables};
-  local.set_gradient(w, Vector<float>::Constant(3, 5));
+  local.set_gradient(w, Column<float>::Constant(3, 5));
   local.apply_gradients();
 #ifdef NDEBUG
   (void)local.gradient(w);
@@ -502,22 +502,22 @@ TEST_CASE("local: the memory of a gradient is not what the last step left in it"
   CHECK(local.gradient(w).array().isNaN().all());
 #endif
   local.gradient(w).setConstant(7);
-  CHECK(local.gradient(w) == Vector<float>::Constant(3, 7));  // asking again in the same step keeps it
-  local.set_gradient(w, Vector<float>::Constant(3, 1));
-  CHECK(local.gradient(w) == Vector<float>::Constant(3, 1));
-  CHECK_THROWS_AS(local.set_rows(w, std::vector{0}, Vector<float>::Ones(1)), UsageError);
+  CHECK(local.gradient(w) == Column<float>::Constant(3, 7));  // asking again in the same step keeps it
+  local.set_gradient(w, Column<float>::Constant(3, 1));
+  CHECK(local.gradient(w) == Column<float>::Constant(3, 1));
+  CHECK_THROWS_AS(local.set_rows(w, std::vector{0}, Column<float>::Ones(1)), UsageError);
 }
 
 TEMPLATE_TEST_CASE("local: gradients of 16 bits", "[optimizers][local]", Eigen::half, Eigen::bfloat16) {
   Variables<float, TestType> variables;
-  const auto w = variables.add("w", Vector<float>::Zero(37));
+  const auto w = variables.add("w", Column<float>::Zero(37));
   const auto rows = variables.add("rows", Table(Table::Zero(3, 5)));
   Local local{Sgd{1.0}, variables};
-  const Vector<float> g = numbers_of<float>(37, 3);
+  const Column<float> g = numbers_of<float>(37, 3);
   local.set_gradient(w, g);
   local.set_rows(rows, std::vector{1, 1}, Table(Table::Constant(2, 5, 1.5F)));
   local.apply_gradients();
-  CHECK(local.value(w) == Vector<float>(-g.cast<TestType>().template cast<float>()));
+  CHECK(local.value(w) == Column<float>(-g.cast<TestType>().template cast<float>()));
   CHECK(local.value(rows)(1, 4) == -3);
   CHECK(local.value(rows)(2, 4) == 0);
   local.gradient(w).setConstant(static_cast<TestType>(0.5F));
@@ -530,9 +530,9 @@ TEST_CASE("local: a steady step allocates nothing", "[optimizers][local]") {
     Variables<float> variables;
     const auto a = variables.add("a", numbers_of<float>(5000, 1));
     const auto b = variables.add("b", Table(Table::Ones(70, 3)));
-    const auto c = variables.add("c", Vector<float>::Ones(3));
+    const auto c = variables.add("c", Column<float>::Ones(3));
     Local local{recipe, variables, options};
-    const Vector<float> g = numbers_of<float>(5000, 2);
+    const Column<float> g = numbers_of<float>(5000, 2);
     const std::vector<int> indices{3, 64, 3};
     const Table rows = Table::Ones(3, 3);
     std::uint64_t before = 0;
@@ -561,11 +561,11 @@ TEST_CASE("local: the caller's floating-point mode changes no bit and is kept", 
   const unsigned usual = _mm_getcsr();
   const auto run = [&](unsigned mode) {
     Variables<float> variables;
-    const auto w = variables.add("w", Vector<float>::Zero(40));
+    const auto w = variables.add("w", Column<float>::Zero(40));
     Local local{GradientAggregation<Momentum>{Momentum{.learning_rate = 0.3}, {.grad_steps = 2}}, variables,
                 LocalOptions{.clip_norm = 1e6}};
     for (int t = 0; t < 4; ++t) {
-      Vector<float> g = Vector<float>::Constant(40, 1e-40F * static_cast<float>(t + 1));  // denormal
+      Column<float> g = Column<float>::Constant(40, 1e-40F * static_cast<float>(t + 1));  // denormal
       g.tail(20) = numbers_of<float>(20, static_cast<std::uint64_t>(t));
       _mm_setcsr(usual | mode);
       std::copy(g.data(), g.data() + 40, local.gradient(w).data());

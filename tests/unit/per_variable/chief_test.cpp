@@ -27,13 +27,13 @@ namespace {
 
 using Trainer = ls::VariableReplicas<ls::Sgd>;
 
-struct Model {
+struct TwoVectors {
   ls::Variables<float> variables;
   decltype(variables.add("", Eigen::VectorXf())) a = variables.add("a", Eigen::VectorXf::Zero(1));
   decltype(variables.add("", Eigen::VectorXf())) b = variables.add("b", Eigen::VectorXf::Zero(1));
 };
 
-ls::VariableOptions options(int replicas_to_aggregate, int total_num_replicas = 0) {
+ls::VariableOptions chief_options(int replicas_to_aggregate, int total_num_replicas = 0) {
   return {.replicas_to_aggregate = replicas_to_aggregate,
           .total_num_replicas = total_num_replicas,
           .deadline = 10s,
@@ -51,8 +51,8 @@ std::vector<Pushed> push(Trainer& trainer, int place,
 }  // namespace
 
 TEST_CASE("chief: takes, then applies, then gives out tokens", "[chief]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(2, 3)};
+  TwoVectors model;
+  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
   CHECK_THROWS_AS(trainer.join(), ls::UsageError);  // nobody has called init_chief
   CHECK(trainer.init_chief(0).tokens_added == 0);
   auto chief = trainer.chief();
@@ -74,8 +74,8 @@ TEST_CASE("chief: takes, then applies, then gives out tokens", "[chief]") {
 }
 
 TEST_CASE("chief: a late chief takes everything that is there", "[chief]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(2, 3)};
+  TwoVectors model;
+  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
   trainer.init_chief();
   for (int i = 0; i < 3; ++i) push(trainer, i, {{"a", static_cast<float>(i * i)}, {"b", 1}});
   auto chief = trainer.chief();
@@ -84,8 +84,8 @@ TEST_CASE("chief: a late chief takes everything that is there", "[chief]") {
 }
 
 TEST_CASE("chief: a deadline keeps its requests, and abort withdraws them", "[chief]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(2)};
+  TwoVectors model;
+  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2)};
   trainer.init_chief(0);
   auto chief = trainer.chief();
   push(trainer, 0, {{"a", 1}, {"b", 10}});
@@ -118,8 +118,8 @@ TEST_CASE("chief: a deadline keeps its requests, and abort withdraws them", "[ch
 }
 
 TEST_CASE("chief: init tokens must be enough for the first update", "[chief]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(4, 2)};
+  TwoVectors model;
+  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(4, 2)};
   CHECK_THROWS_AS(trainer.init_chief(1), ls::InvalidArgument);
   CHECK(trainer.tokens().empty());
   CHECK(trainer.init_chief().tokens_added == 2);    // lock-step
@@ -131,9 +131,9 @@ TEST_CASE("chief: init tokens must be enough for the first update", "[chief]") {
 }
 
 TEST_CASE("chief: in a thread of its own it drives replicas until they stop it", "[chief][thread]") {
-  Model model;
+  TwoVectors model;
   const ls::test::Watchdog watchdog;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(2, 3)};
+  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
   trainer.init_chief();
   {
     const std::jthread driver([&](const std::stop_token& stop) { trainer.chief().run(stop); });
@@ -156,9 +156,9 @@ TEST_CASE("chief: in a thread of its own it drives replicas until they stop it",
 }
 
 TEST_CASE("chief: close ends the chief, and replicas use up their tokens", "[chief][thread]") {
-  Model model;
+  TwoVectors model;
   const ls::test::Watchdog watchdog;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(1, 2)};
+  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(1, 2)};
   trainer.init_chief();
   auto replica = trainer.join(), other = trainer.join();
   std::jthread driver([&] { trainer.chief().run({}); });
@@ -175,10 +175,10 @@ TEST_CASE("chief: close ends the chief, and replicas use up their tokens", "[chi
 }
 
 TEST_CASE("chief: a schedule that throws ends the replicas", "[chief][thread]") {
-  Model model;
+  TwoVectors model;
   const ls::test::Watchdog watchdog;
   const auto rate = [](std::int64_t) -> double { throw std::runtime_error("no rate"); };
-  Trainer trainer{ls::Sgd{.learning_rate = rate}, model.variables, options(1)};
+  Trainer trainer{ls::Sgd{.learning_rate = rate}, model.variables, chief_options(1)};
   trainer.init_chief();
   std::string said;
   std::thread driver([&] {
@@ -197,7 +197,7 @@ TEST_CASE("chief: a schedule that throws ends the replicas", "[chief][thread]") 
 }
 
 TEST_CASE("chief: there is none where the replicas drive", "[chief]") {
-  Model model;
+  TwoVectors model;
   Trainer trainer{ls::Sgd{1.0}, model.variables, ls::VariableOptions{}};
   CHECK_THROWS_AS(trainer.chief(), ls::UsageError);
 }

@@ -12,36 +12,36 @@
 
 namespace ls = lockstep;
 using ls::Index;
-using Machine = ls::protocol::TokenQueue<3, 4>;
+using Queue = ls::protocol::TokenQueue<3, 4>;
 using ls::protocol::Admission;
 using ls::protocol::Dequeued;
 using ls::protocol::Enqueued;
 using ls::protocol::Ticket;
 using Outcome = Dequeued::Outcome;
 
-static_assert(std::is_trivially_copyable_v<Machine>);
+static_assert(std::is_trivially_copyable_v<Queue>);
 
 namespace {
 
-constexpr bool runs_at_compile_time() {
-  Machine machine;
+constexpr bool queue_runs_at_compile_time() {
+  Queue machine;
   const auto a = machine.begin_dequeue();
   machine.enqueue_many(7, 3);
   return machine.poll(a.ticket) == Dequeued{Outcome::token, 7} && machine.size() == 2;
 }
-static_assert(runs_at_compile_time());
+static_assert(queue_runs_at_compile_time());
 
-Dequeued take(Machine& machine) { return machine.poll(machine.begin_dequeue().ticket); }
+Dequeued take(Queue& machine) { return machine.poll(machine.begin_dequeue().ticket); }
 
 }  // namespace
 
 TEST_CASE("protocol token_queue: equal neighbours need room for one", "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   CHECK(machine.enqueue_many(1, 1'000'000) == Enqueued::accepted);
   CHECK(machine.enqueue_many(1, 5) == Enqueued::accepted);
   CHECK(machine.enqueue_many(2, 1) == Enqueued::accepted);
   CHECK(machine.enqueue_many(1, 1) == Enqueued::accepted);
-  const Machine before = machine;
+  const Queue before = machine;
   CHECK(machine.enqueue_many(5, 1) == Enqueued::full);
   CHECK(machine.enqueue(std::array<Index, 3>{1, 1, 5}) == Enqueued::full);
   CHECK(machine == before);
@@ -51,7 +51,7 @@ TEST_CASE("protocol token_queue: equal neighbours need room for one", "[protocol
 
 TEST_CASE("protocol token_queue: tokens that go straight to waiters need no room",
           "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   std::array<Ticket, 4> tickets{};
   for (Ticket& ticket : tickets) ticket = machine.begin_dequeue().ticket;
   CHECK(machine.enqueue(std::array<Index, 7>{1, 2, 3, 4, 5, 6, 7}) == Enqueued::accepted);
@@ -62,7 +62,7 @@ TEST_CASE("protocol token_queue: tokens that go straight to waiters need no room
 }
 
 TEST_CASE("protocol token_queue: a served waiter cannot be cancelled", "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   const Ticket ticket = machine.begin_dequeue().ticket;
   machine.enqueue_many(4, 1);
   CHECK_FALSE(machine.cancel(ticket));
@@ -71,7 +71,7 @@ TEST_CASE("protocol token_queue: a served waiter cannot be cancelled", "[protoco
 }
 
 TEST_CASE("protocol token_queue: a cancelled waiter consumes nothing", "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   const Ticket a = machine.begin_dequeue().ticket;
   const Ticket b = machine.begin_dequeue().ticket;
   CHECK(machine.cancel(a));
@@ -82,7 +82,7 @@ TEST_CASE("protocol token_queue: a cancelled waiter consumes nothing", "[protoco
 }
 
 TEST_CASE("protocol token_queue: closing drains, then is out of range", "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   machine.enqueue_many(1, 2);
   CHECK(machine.close());
   CHECK_FALSE(machine.close());
@@ -97,7 +97,7 @@ TEST_CASE("protocol token_queue: closing drains, then is out of range", "[protoc
 }
 
 TEST_CASE("protocol token_queue: closing ends those who wait", "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   const Ticket a = machine.begin_dequeue().ticket;
   const Ticket b = machine.begin_dequeue().ticket;
   machine.enqueue_many(1, 1);
@@ -109,7 +109,7 @@ TEST_CASE("protocol token_queue: closing ends those who wait", "[protocol][token
 
 TEST_CASE("protocol token_queue: a full table refuses, and a collected request makes room",
           "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   std::array<Ticket, 4> tickets{};
   for (Ticket& ticket : tickets) ticket = machine.begin_dequeue().ticket;
   CHECK(machine.begin_dequeue().admission == Admission::full);

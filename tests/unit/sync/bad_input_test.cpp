@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 namespace {
 
 using Vector = Eigen::VectorXd;
-using Table = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using DoubleTable = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double k_infinity = std::numeric_limits<double>::infinity();
 
@@ -61,7 +61,7 @@ struct Fixture {
   Variables<double> variables;
   Handle<Eigen::MatrixXd, double> m = variables.add("m", Eigen::MatrixXd::Constant(2, 3, 1));
   Handle<Vector, double> v = variables.add("v", Vector::Constant(5, 2));
-  Handle<Table, double> table = variables.add("table", Table::Constant(4, 2, 3));
+  Handle<DoubleTable, double> table = variables.add("table", DoubleTable::Constant(4, 2, 3));
   Handle<std::span<double>, double> plain = variables.add("plain", std::vector<double>{1, 2, 3, 4});
   Handle<Vector, double> never = variables.add("never", Vector::Constant(1, 4));
 
@@ -69,7 +69,7 @@ struct Fixture {
   void fill(O& optimizer) const {
     optimizer.set_gradient(m, Eigen::MatrixXd::Constant(2, 3, 0.5));
     optimizer.set_gradient(v, Vector::LinSpaced(5, -1, 1));
-    optimizer.set_rows(table, std::vector{1, 3}, Table::Constant(2, 2, 0.25));
+    optimizer.set_rows(table, std::vector{1, 3}, DoubleTable::Constant(2, 2, 0.25));
     optimizer.set_gradient(plain, std::vector<double>{1, 0, -1, 2});
   }
   template <class O>
@@ -229,15 +229,15 @@ TEST_CASE("bad input: shapes", "[sync][bad_input]") {
   SECTION("rows") {
     refused_by_each<ShapeMismatch>(
         [](auto& o, const Fixture& f) {
-          o.set_rows(f.table, std::vector{0, 1}, Table::Zero(1, 2));
+          o.set_rows(f.table, std::vector{0, 1}, DoubleTable::Zero(1, 2));
         },
         {"'table'", "2 rows of 2", "got 2 elements"});
     refused_by_each<ShapeMismatch>(
-        [](auto& o, const Fixture& f) { o.set_rows(f.table, std::vector{0}, Table::Zero(1, 3)); },
+        [](auto& o, const Fixture& f) { o.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 3)); },
         {"'table'", "1 rows of 2", "got 3 elements"});
     refused_by_each<ShapeMismatch>(
         [](auto& o, const Fixture& f) {
-          o.set_rows(f.table, std::vector{0, 1, 2}, Table::Zero(2, 3));
+          o.set_rows(f.table, std::vector{0, 1, 2}, DoubleTable::Zero(2, 3));
         },
         {"'table'", "(3, 2)", "(2, 3)"});
     refused_by_each<ShapeMismatch>(
@@ -251,7 +251,7 @@ TEST_CASE("bad input: shapes", "[sync][bad_input]") {
       const std::string found = "got " + std::to_string(row);
       refused_by_each<InvalidArgument>(
           [&](auto& o, const Fixture& f) {
-            o.set_rows(f.table, std::vector{0, row}, Table::Zero(2, 2));
+            o.set_rows(f.table, std::vector{0, row}, DoubleTable::Zero(2, 2));
           },
           {"'table'", "[0, 4)", found.c_str()});
     }
@@ -270,9 +270,9 @@ TEST_CASE("bad input: dense and rows for one variable in one step", "[sync][bad_
     Fixture f;
     with(f, f.variables, [&](auto& optimizer) {
       const std::string before = state_of(optimizer, f);
-      optimizer.set_rows(f.table, std::vector{2}, Table::Ones(1, 2));
+      optimizer.set_rows(f.table, std::vector{2}, DoubleTable::Ones(1, 2));
       refuses<UsageError>([&] { (void)optimizer.gradient(f.table); }, {"'table'", "rows", "dense"});
-      refuses<UsageError>([&] { optimizer.set_gradient(f.table, Table::Ones(4, 2)); },
+      refuses<UsageError>([&] { optimizer.set_gradient(f.table, DoubleTable::Ones(4, 2)); },
                           {"'table'", "rows", "dense"});
       optimizer.set_gradient(f.v, Vector::Ones(5));
       refuses<UsageError>([&] { optimizer.set_rows(f.v, std::vector{1}, Vector::Ones(1)); },
@@ -425,7 +425,7 @@ TEST_CASE("bad input: joining and leaving", "[sync][bad_input]") {
   refuses<UsageError>([&] { second.apply_gradients(); }, left);
   refuses<UsageError>([&] { (void)second.gradient(f.v); }, left);
   refuses<UsageError>([&] { second.set_gradient(f.v, Vector::Zero(5)); }, left);
-  refuses<UsageError>([&] { second.set_rows(f.table, std::vector{0}, Table::Zero(1, 2)); }, left);
+  refuses<UsageError>([&] { second.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 2)); }, left);
   refuses<UsageError>([&] { (void)second.value(f.v); }, left);
   refuses<UsageError>([&] { (void)second.variables(); }, left);
   refuses<UsageError>([&] { (void)second.slot_names(); }, left);
@@ -539,7 +539,7 @@ TEST_CASE("bad input: while a contribution is pending its memory is not to be to
   const auto pending = {"replica 0", "still pending", "resume() or withdraw()"};
   refuses<UsageError>([&] { (void)first.gradient(f.v); }, pending);
   refuses<UsageError>([&] { first.set_gradient(f.v, Vector::Zero(5)); }, pending);
-  refuses<UsageError>([&] { first.set_rows(f.table, std::vector{0}, Table::Zero(1, 2)); }, pending);
+  refuses<UsageError>([&] { first.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 2)); }, pending);
   refuses<UsageError>([&] { first.apply_gradients(); }, pending);
   CHECK(first.global_step() == 0);
   CHECK(first.value(f.m)(0, 0) == 1);

@@ -12,8 +12,8 @@ namespace {
 
 using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-struct Model {
-  Model()
+struct SavedModel {
+  SavedModel()
       : w(variables.add("w", Eigen::MatrixXf(Eigen::MatrixXf::Ones(7, 9)))),
         rows(variables.add("rows", Table(Table::Ones(70, 3)))) {}
   std::vector<float> bits() const { return {variables.flat().begin(), variables.flat().end()}; }
@@ -24,7 +24,7 @@ struct Model {
 
 /// The gradients of contribution `number`, whoever makes it.
 template <class O>
-StepResult contribute(O& optimizer, const Model& model, std::int64_t number) {
+StepResult contribute(O& optimizer, const SavedModel& model, std::int64_t number) {
   const auto x = static_cast<float>(number);
   if (number % 3 != 2) optimizer.set_gradient(model.w, Eigen::MatrixXf::Constant(7, 9, 0.1F + 0.37F * x));
   optimizer.set_rows(model.rows, std::vector{number % 70, Index{69}},
@@ -33,7 +33,7 @@ StepResult contribute(O& optimizer, const Model& model, std::int64_t number) {
 }
 
 template <class Trainer>
-void train(Trainer& trainer, const Model& model, std::int64_t first, std::int64_t last) {
+void train(Trainer& trainer, const SavedModel& model, std::int64_t first, std::int64_t last) {
   auto replica = trainer.join();
   for (std::int64_t number = first; number < last; ++number) contribute(replica, model, number);
 }
@@ -44,7 +44,7 @@ TEST_CASE("snapshot: saving and loading goes on as if training had never stopped
   const auto check = [](const auto& recipe) {
     const SyncOptions options{.replicas_to_aggregate = 2, .total_num_replicas = 1};
     for (const std::int64_t stop : {0, 2, 4, 10}) {
-      Model whole, first, second;
+      SavedModel whole, first, second;
       SyncReplicas never{recipe, whole.variables, options}, before{recipe, first.variables, options},
           after{recipe, second.variables, options};
       train(never, whole, 0, stop);
@@ -69,7 +69,7 @@ TEST_CASE("snapshot: saving and loading goes on as if training had never stopped
 TEST_CASE("snapshot: what one trainer saved any other with the same variables and rule restores",
           "[sync][snapshot][thread]") {
   const Watchdog watchdog;
-  Model a, b, c;
+  SavedModel a, b, c;
   SyncReplicas of_three{Adam{}, a.variables, {.replicas_to_aggregate = 3}};
   of_three.run([&](auto& replica) {
     for (int t = 0; t < 4; ++t) contribute(replica, a, replica.index());
@@ -88,7 +88,7 @@ TEST_CASE("snapshot: what one trainer saved any other with the same variables an
 }
 
 TEST_CASE("snapshot: shapes are row-major extents and values have no padding", "[sync][snapshot]") {
-  Model model;
+  SavedModel model;
   SyncReplicas trainer{Momentum{}, model.variables, {.replicas_to_aggregate = 1}};
   train(trainer, model, 0, 1);
   const auto snapshot = trainer.snapshot();
@@ -217,7 +217,7 @@ TEST_CASE("snapshot: what was computed before a restore is refused by its genera
 
 TEST_CASE("snapshot: a misfit is refused and changes nothing", "[sync][snapshot]") {
   const auto attempt = [](auto&& damage, const char* text) {
-    Model model;
+    SavedModel model;
     SyncReplicas trainer{Momentum{}, model.variables, {.replicas_to_aggregate = 1}};
     train(trainer, model, 0, 2);
     auto snapshot = trainer.snapshot();
@@ -265,7 +265,7 @@ TEST_CASE("snapshot: one of another rule is refused, and so is one with more in 
 }
 
 TEST_CASE("snapshot: an open window that does not fit is refused", "[sync][snapshot]") {
-  Model model;
+  SavedModel model;
   Local local{GradientAggregation<Sgd>{Sgd{}, {.grad_steps = 4}}, model.variables};
   contribute(local, model, 0);
   contribute(local, model, 1);

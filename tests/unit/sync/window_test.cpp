@@ -11,7 +11,7 @@ using namespace lockstep::test;
 
 namespace {
 
-constexpr double k_nan = std::numeric_limits<double>::quiet_NaN();
+constexpr double k_not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -19,7 +19,7 @@ TEMPLATE_TEST_CASE("window: what the inner optimizer refuses stays in the window
                    Eigen::bfloat16) {
   using T = std::conditional_t<std::same_as<TestType, double>, double, float>;
   Net<T, TestType> net;
-  double rate = k_nan;
+  double rate = k_not_a_number;
   const auto refused = [&](auto&& call) { return caught<InvalidArgument>(thrown_by(call)).has_value(); };
   GradientAggregation trainer{Local{Sgd{Schedule([&](std::int64_t) { return rate; })}, net.variables},
                               {.grad_steps = 2}};
@@ -48,7 +48,7 @@ TEMPLATE_TEST_CASE("window: what the inner optimizer refuses stays in the window
 
 TEST_CASE("window: alone, a refused gradient stays as it was set", "[sync][window]") {
   Net<> net;
-  double rate = k_nan;
+  double rate = k_not_a_number;
   GradientAggregation trainer{Local{Sgd{Schedule([&](std::int64_t) { return rate; })}, net.variables},
                               {.grad_steps = 1}};
   trainer.run([&](auto& optimizer) {

@@ -38,8 +38,8 @@ struct XtensorKind {
   static auto twice(const auto& view) { return view + view; }
 };
 
-using Kinds = std::tuple<XtensorKind<xt::xarray<double>, 5>, XtensorKind<xt::xarray<float>, 3, 4>,
-                         XtensorKind<xt::xarray<float>, 2, 3, 2, 5>>;
+using XtensorKinds = std::tuple<XtensorKind<xt::xarray<double>, 5>, XtensorKind<xt::xarray<float>, 3, 4>,
+                                XtensorKind<xt::xarray<float>, 2, 3, 2, 5>>;
 
 /// The same with a fixed number of dimensions, whose shape type is an array.
 template <class T_, std::size_t N, Index... extents>
@@ -57,7 +57,7 @@ using FixedKinds =
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("tensors: xarray passes the battery", "[tensor][typed][xtensor]", Kinds) {
+TEMPLATE_LIST_TEST_CASE("tensors: xarray passes the battery", "[tensor][typed][xtensor]", XtensorKinds) {
   tensor_battery<TestType>();
 }
 

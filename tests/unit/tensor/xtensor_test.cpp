@@ -36,7 +36,7 @@ using Array = xt::xarray<float>;
 using ArrayTraits = TensorTraits<Array, float>;
 
 template <class E>
-concept KnownToLockstep = requires {
+concept HasTensorTraits = requires {
   typename tensor_of_t<E>;
 };
 
@@ -50,7 +50,7 @@ static_assert(std::is_same_v<tensor_of_t<xt::xtensor<float, 2, xt::layout_type::
 static_assert(std::is_same_v<tensor_of_t<Traits::View>, Matrix> &&
               std::is_same_v<tensor_of_t<Traits::ConstView>, Matrix>);
 static_assert(TensorExpression<Matrix, float> && !TensorExpression<Matrix, double>);
-static_assert(!KnownToLockstep<int>);
+static_assert(!HasTensorTraits<int>);
 static_assert(std::is_same_v<typename Traits::ConstView::reference, const float&>);
 
 /// Outside of CHECK, because xtensor's operators take Catch2's expressions for scalars.

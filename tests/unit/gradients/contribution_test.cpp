@@ -16,16 +16,16 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-using Rows = std::set<Index>;
+using Members = std::set<Index>;
 
-Rows members(const Contribution<float>& contribution, std::uint32_t id) {
-  Rows rows;
+Members members(const Contribution<float>& contribution, std::uint32_t id) {
+  Members rows;
   for (Index row = 0; row < contribution.layout()[id].rows(); ++row)
     if (contribution.rows(id).contains(row)) rows.insert(row);
   return rows;
 }
 
-void put(Contribution<float>& to, Presence presence, const Rows& rows) {
+void put(Contribution<float>& to, Presence presence, const Members& rows) {
   if (presence == Presence::dense) to.mark_dense(0);
   if (presence == Presence::rows) {
     to.mark_rows(0);
@@ -120,7 +120,7 @@ TEST_CASE("contribution: marks of an old epoch do not come back when epochs wrap
 }
 
 TEST_CASE("contribution: the union of two presences", "[gradients][contribution]") {
-  const Rows ours{0, 5, 64}, theirs{5, 63, 4096};
+  const Members ours{0, 5, 64}, theirs{5, 63, 4096};
   for (const Presence a : {Presence::absent, Presence::dense, Presence::rows})
     for (const Presence b : {Presence::absent, Presence::dense, Presence::rows}) {
       INFO("first " << static_cast<int>(a) << ", second " << static_cast<int>(b));
@@ -133,7 +133,7 @@ TEST_CASE("contribution: the union of two presences", "[gradients][contribution]
       CHECK(pile[0].presence(0) == (dense ? Presence::dense : rows ? Presence::rows : Presence::absent));
       CHECK(pile[0].header().present == (dense || rows ? 1U : 0U));
       CHECK(pile[0].header().sparse == (rows && !dense ? 1U : 0U));
-      Rows expected;
+      Members expected;
       if (!dense && a == Presence::rows) expected.insert(ours.begin(), ours.end());
       if (!dense && b == Presence::rows) expected.insert(theirs.begin(), theirs.end());
       CHECK(members(pile[0], 0) == expected);

@@ -25,7 +25,7 @@ using ls::Pushed;
 
 namespace {
 
-using Trainer = ls::VariableReplicas<ls::Sgd>;
+using ChiefTrainer = ls::VariableReplicas<ls::Sgd>;
 
 struct TwoVectors {
   ls::Variables<float> variables;
@@ -40,7 +40,7 @@ ls::VariableOptions chief_options(int replicas_to_aggregate, int total_num_repli
           .driver = ls::Driver::chief};
 }
 
-std::vector<Pushed> push(Trainer& trainer, int place,
+std::vector<Pushed> push(ChiefTrainer& trainer, int place,
                          const std::vector<std::pair<std::string, float>>& what) {
   std::vector<ls::NamedGradient<float>> gradients;
   for (const auto& [name, value] : what)
@@ -52,7 +52,7 @@ std::vector<Pushed> push(Trainer& trainer, int place,
 
 TEST_CASE("chief: takes, then applies, then gives out tokens", "[chief]") {
   TwoVectors model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
   CHECK_THROWS_AS(trainer.join(), ls::UsageError);  // nobody has called init_chief
   CHECK(trainer.init_chief(0).tokens_added == 0);
   auto chief = trainer.chief();
@@ -75,7 +75,7 @@ TEST_CASE("chief: takes, then applies, then gives out tokens", "[chief]") {
 
 TEST_CASE("chief: a late chief takes everything that is there", "[chief]") {
   TwoVectors model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
   trainer.init_chief();
   for (int i = 0; i < 3; ++i) push(trainer, i, {{"a", static_cast<float>(i * i)}, {"b", 1}});
   auto chief = trainer.chief();
@@ -85,7 +85,7 @@ TEST_CASE("chief: a late chief takes everything that is there", "[chief]") {
 
 TEST_CASE("chief: a deadline keeps its requests, and abort withdraws them", "[chief]") {
   TwoVectors model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2)};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2)};
   trainer.init_chief(0);
   auto chief = trainer.chief();
   push(trainer, 0, {{"a", 1}, {"b", 10}});
@@ -119,7 +119,7 @@ TEST_CASE("chief: a deadline keeps its requests, and abort withdraws them", "[ch
 
 TEST_CASE("chief: init tokens must be enough for the first update", "[chief]") {
   TwoVectors model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(4, 2)};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, chief_options(4, 2)};
   CHECK_THROWS_AS(trainer.init_chief(1), ls::InvalidArgument);
   CHECK(trainer.tokens().empty());
   CHECK(trainer.init_chief().tokens_added == 2);    // lock-step
@@ -133,7 +133,7 @@ TEST_CASE("chief: init tokens must be enough for the first update", "[chief]") {
 TEST_CASE("chief: in a thread of its own it drives replicas until they stop it", "[chief][thread]") {
   TwoVectors model;
   const ls::test::Watchdog watchdog;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, chief_options(2, 3)};
   trainer.init_chief();
   {
     const std::jthread driver([&](const std::stop_token& stop) { trainer.chief().run(stop); });
@@ -158,7 +158,7 @@ TEST_CASE("chief: in a thread of its own it drives replicas until they stop it",
 TEST_CASE("chief: close ends the chief, and replicas use up their tokens", "[chief][thread]") {
   TwoVectors model;
   const ls::test::Watchdog watchdog;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, chief_options(1, 2)};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, chief_options(1, 2)};
   trainer.init_chief();
   auto replica = trainer.join(), other = trainer.join();
   std::jthread driver([&] { trainer.chief().run({}); });
@@ -178,7 +178,7 @@ TEST_CASE("chief: a schedule that throws ends the replicas", "[chief][thread]") 
   TwoVectors model;
   const ls::test::Watchdog watchdog;
   const auto rate = [](std::int64_t) -> double { throw std::runtime_error("no rate"); };
-  Trainer trainer{ls::Sgd{.learning_rate = rate}, model.variables, chief_options(1)};
+  ChiefTrainer trainer{ls::Sgd{.learning_rate = rate}, model.variables, chief_options(1)};
   trainer.init_chief();
   std::string said;
   std::thread driver([&] {
@@ -198,6 +198,6 @@ TEST_CASE("chief: a schedule that throws ends the replicas", "[chief][thread]") 
 
 TEST_CASE("chief: there is none where the replicas drive", "[chief]") {
   TwoVectors model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, ls::VariableOptions{}};
+  ChiefTrainer trainer{ls::Sgd{1.0}, model.variables, ls::VariableOptions{}};
   CHECK_THROWS_AS(trainer.chief(), ls::UsageError);
 }

@@ -35,7 +35,7 @@ namespace {
 using Rows = Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 /// One vector and one table.
-struct Model {
+struct TableModel {
   ls::Variables<float> variables;
   decltype(variables.add("", Eigen::VectorXf())) w = variables.add("w", Eigen::VectorXf::Constant(3, 1));
   decltype(variables.add("", Rows())) table = variables.add("table", Rows::Constant(4, 2, 1));
@@ -65,22 +65,22 @@ std::vector<Pushed> push_w(Trainer& trainer, int place, float value) {
   return trainer.push(place, gradients);
 }
 
-using Trainer = ls::VariableReplicas<ls::Sgd>;
+using TableTrainer = ls::VariableReplicas<ls::Sgd>;
 
 }  // namespace
 
-static_assert(ls::Trainer<Trainer>);
-static_assert(ls::Trainer<ls::GradientAggregation<Trainer>>);
-static_assert(ls::Optimizer<Trainer::Replica>);
-static_assert(std::same_as<ls::ReplicasBy<ls::Granularity::per_variable, ls::Sgd>, Trainer>);
+static_assert(ls::Trainer<TableTrainer>);
+static_assert(ls::Trainer<ls::GradientAggregation<TableTrainer>>);
+static_assert(ls::Optimizer<TableTrainer::Replica>);
+static_assert(std::same_as<ls::ReplicasBy<ls::Granularity::per_variable, ls::Sgd>, TableTrainer>);
 static_assert(std::same_as<ls::ReplicasBy<ls::Granularity::per_step, ls::Sgd>, ls::SyncReplicas<ls::Sgd>>);
 
 TEST_CASE("variable_replicas: replicas in lock-step apply the mean of their gradients",
           "[variable_replicas][thread]") {
   const ls::test::Watchdog watchdog;
   for (const int replicas : {1, 2, 3, 5}) {
-    Model model;
-    Trainer trainer{ls::Sgd{0.5}, model.variables, options(replicas)};
+    TableModel model;
+    TableTrainer trainer{ls::Sgd{0.5}, model.variables, options(replicas)};
     std::vector<std::vector<Index>> steps(static_cast<std::size_t>(replicas));
     trainer.run([&](auto& replica) {
       for (int i = 0; i < 20; ++i) {
@@ -101,8 +101,8 @@ TEST_CASE("variable_replicas: replicas in lock-step apply the mean of their grad
 }
 
 TEST_CASE("variable_replicas: a row is averaged over those who have it", "[variable_replicas][sparse]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, options(2)};
   const ls::test::Watchdog watchdog;
   trainer.run([&](auto& replica) {
     replica.set_gradient(model.w, constant(0));
@@ -133,14 +133,14 @@ TEST_CASE("variable_replicas: equal rows are summed, but applied in turn by Sgd"
   auto of_table = options(1);
   of_table.without_gradient = {"w"};
   SECTION("Sgd") {
-    Model model;
-    Trainer trainer{ls::Sgd{1e-8}, model.variables, of_table};
+    TableModel model;
+    TableTrainer trainer{ls::Sgd{1e-8}, model.variables, of_table};
     push(trainer);
     CHECK(model.variables.value(model.table)(2, 0) == -1e-8F);  // 1 - 1 first, then the small one
     CHECK(model.variables.value(model.table)(1, 0) == 1);
   }
   SECTION("Sgd with a moving average, which moves once") {
-    Model model;
+    TableModel model;
     ls::VariableReplicas trainer{ls::MovingAverage<ls::Sgd>{ls::Sgd{1e-8}, 0.5}, model.variables, of_table};
     push(trainer);
     CHECK(model.variables.value(model.table)(2, 0) == -1e-8F);
@@ -149,7 +149,7 @@ TEST_CASE("variable_replicas: equal rows are summed, but applied in turn by Sgd"
     CHECK(trainer.slot("average", model.w)(1) == 1);
   }
   SECTION("Adam sees the sum") {
-    Model model;
+    TableModel model;
     ls::VariableReplicas trainer{ls::Adam{.learning_rate = 0.5}, model.variables, of_table};
     push(trainer);
     CHECK(trainer.slot("m", model.table)(2, 0) == Approx(0.1F * (1e8F + 1)));
@@ -159,8 +159,8 @@ TEST_CASE("variable_replicas: equal rows are summed, but applied in turn by Sgd"
 }
 
 TEST_CASE("variable_replicas: a gradient must be of the declared kind and fit", "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(1)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, options(1)};
   auto replica = trainer.join();
   replica.set_gradient(model.table, Rows::Constant(4, 2, 1));
   CHECK_THROWS_WITH(replica.apply_gradients(),
@@ -183,12 +183,14 @@ TEST_CASE("variable_replicas: a gradient must be of the declared kind and fit", 
                   ls::InvalidArgument);
   CHECK(push("w", {}) == std::vector{Pushed::absent, Pushed::absent});
   CHECK(trainer.global_step() == 0);
-  CHECK_THROWS_AS(Trainer(ls::Sgd{}, model.variables, options(1)), ls::UsageError);  // bound already
+  CHECK_THROWS_AS(TableTrainer(ls::Sgd{}, model.variables, options(1)), ls::UsageError);  // bound already
 }
 
 TEST_CASE("variable_replicas: options without meaning are refused", "[variable_replicas]") {
-  Model model;
-  const auto make = [&](const ls::VariableOptions& wrong) { Trainer{ls::Sgd{}, model.variables, wrong}; };
+  TableModel model;
+  const auto make = [&](const ls::VariableOptions& wrong) {
+    TableTrainer{ls::Sgd{}, model.variables, wrong};
+  };
   CHECK_THROWS_AS(make({.replicas_to_aggregate = 0}), ls::InvalidArgument);
   CHECK_THROWS_AS(make({.total_num_replicas = -1}), ls::InvalidArgument);
   CHECK_THROWS_AS(make({.total_num_replicas = 1000}), ls::InvalidArgument);
@@ -203,9 +205,9 @@ TEST_CASE("variable_replicas: options without meaning are refused", "[variable_r
 }
 
 TEST_CASE("variable_replicas: variables without gradient stay", "[variable_replicas]") {
-  Model model;
+  TableModel model;
   SECTION("declared so: a gradient for one is an error") {
-    Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(1)};
+    TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(1)};
     CHECK(trainer.kind(1) == ls::GradientKind::none);
     CHECK_THROWS_AS(trainer.num_accumulated(1), ls::UsageError);
     auto replica = trainer.join();
@@ -228,8 +230,8 @@ TEST_CASE("variable_replicas: variables without gradient stay", "[variable_repli
 }
 
 TEST_CASE("variable_replicas: each variable has contributors of its own", "[variable_replicas][thread]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, options(1, 2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, options(1, 2)};
   const ls::test::Watchdog watchdog;
   trainer.run([&](auto& replica) {
     if (replica.index() == 0)
@@ -244,8 +246,8 @@ TEST_CASE("variable_replicas: each variable has contributors of its own", "[vari
 }
 
 TEST_CASE("variable_replicas: a late gradient is dropped and its replica catches up", "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(1, 2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(1, 2)};
   auto fast = trainer.join(), late = trainer.join();
   late.set_gradient(model.w, constant(9));
   fast.set_gradient(model.w, constant(1));
@@ -264,8 +266,8 @@ TEST_CASE("variable_replicas: a late gradient is dropped and its replica catches
 
 TEST_CASE("variable_replicas: fewer replicas than gradients give several each",
           "[variable_replicas][thread]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(4, 2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(4, 2)};
   CHECK(trainer.tokens() == std::vector<Index>{0, 0});
   const ls::test::Watchdog watchdog;
   int open_rounds = 0;
@@ -282,8 +284,8 @@ TEST_CASE("variable_replicas: fewer replicas than gradients give several each",
 }
 
 TEST_CASE("variable_replicas: a wait ends at its deadline and can be resumed", "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
   auto first = trainer.join();
   first.set_gradient(model.w, constant(1));
   try {
@@ -306,8 +308,8 @@ TEST_CASE("variable_replicas: a wait ends at its deadline and can be resumed", "
 }
 
 TEST_CASE("variable_replicas: a stop token ends a wait, and no token is lost", "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
   std::stop_source stop;
   auto first = trainer.join(stop.get_token());
   first.set_gradient(model.w, constant(1));
@@ -322,8 +324,8 @@ TEST_CASE("variable_replicas: a stop token ends a wait, and no token is lost", "
 
 TEST_CASE("variable_replicas: who leaves after a deadline puts the token back that came meanwhile",
           "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
   {
     auto first = trainer.join(0);
     first.set_gradient(model.w, constant(1));
@@ -337,8 +339,8 @@ TEST_CASE("variable_replicas: who leaves after a deadline puts the token back th
 }
 
 TEST_CASE("variable_replicas: an exception in a loop reaches the others", "[variable_replicas][thread]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
   const ls::test::Watchdog watchdog;
   CHECK_THROWS_WITH(trainer.run([&](auto& replica) {
     for (int i = 0;; ++i) {
@@ -358,11 +360,11 @@ TEST_CASE("variable_replicas: an exception in a loop reaches the others", "[vari
 }
 
 TEST_CASE("variable_replicas: a schedule that throws ends everybody", "[variable_replicas][thread]") {
-  Model model;
+  TableModel model;
   const auto rate = [](std::int64_t step) -> double {
     return step < 2 ? 0.0 : throw std::runtime_error("no rate");
   };
-  Trainer trainer{ls::Sgd{.learning_rate = rate}, model.variables, only_w(2)};
+  TableTrainer trainer{ls::Sgd{.learning_rate = rate}, model.variables, only_w(2)};
   const ls::test::Watchdog watchdog;
   CHECK_THROWS_WITH(trainer.run([&](auto& replica) {
     for (;;) {
@@ -375,10 +377,10 @@ TEST_CASE("variable_replicas: a schedule that throws ends everybody", "[variable
 }
 
 TEST_CASE("variable_replicas: what a departure does", "[variable_replicas][thread]") {
-  Model model;
+  TableModel model;
   auto chosen = only_w(2);
   const ls::test::Watchdog watchdog;
-  const auto run_uneven = [&](Trainer& trainer, std::array<Status, 2>& last) {
+  const auto run_uneven = [&](TableTrainer& trainer, std::array<Status, 2>& last) {
     trainer.run([&](auto& replica) {
       for (int i = 0; i < 3 + 2 * replica.index(); ++i) {
         replica.set_gradient(model.w, constant(0));
@@ -391,7 +393,7 @@ TEST_CASE("variable_replicas: what a departure does", "[variable_replicas][threa
   std::array<Status, 2> last{};
   SECTION("stop: the other is told, and a further run is possible") {
     chosen.departure = ls::Departure::stop;
-    Trainer trainer{ls::Sgd{1.0}, model.variables, chosen};
+    TableTrainer trainer{ls::Sgd{1.0}, model.variables, chosen};
     run_uneven(trainer, last);
     CHECK(last == std::array{Status::accepted, Status::stopped});
     CHECK(trainer.global_step() == 3);
@@ -402,19 +404,19 @@ TEST_CASE("variable_replicas: what a departure does", "[variable_replicas][threa
   }
   SECTION("fail") {
     chosen.departure = ls::Departure::fail;
-    Trainer trainer{ls::Sgd{1.0}, model.variables, chosen};
+    TableTrainer trainer{ls::Sgd{1.0}, model.variables, chosen};
     CHECK_THROWS_AS(run_uneven(trainer, last), ls::PeerFailed);
   }
   SECTION("wait: until the deadline, with its name") {
     chosen.deadline = 100ms * ls::test::slowdown();
-    Trainer trainer{ls::Sgd{1.0}, model.variables, chosen};
+    TableTrainer trainer{ls::Sgd{1.0}, model.variables, chosen};
     CHECK_THROWS_WITH(run_uneven(trainer, last), ContainsSubstring("replica 0 has left"));
   }
 }
 
 TEST_CASE("variable_replicas: seats", "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(2)};
   auto one = trainer.join(1);
   auto zero = trainer.join();
   CHECK(zero.index() == 0);
@@ -429,8 +431,8 @@ TEST_CASE("variable_replicas: seats", "[variable_replicas]") {
 }
 
 TEST_CASE("variable_replicas: weights are not possible", "[variable_replicas]") {
-  Model model;
-  Trainer trainer{ls::Sgd{1.0}, model.variables, only_w(1)};
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(1)};
   auto replica = trainer.join();
   CHECK_THROWS_AS(replica.apply_gradients(), ls::NoGradients);
   replica.set_gradient(model.w, constant(1));
@@ -441,8 +443,8 @@ TEST_CASE("variable_replicas: weights are not possible", "[variable_replicas]") 
 
 TEST_CASE("variable_replicas: a gradient aggregation around it exchanges once per window",
           "[variable_replicas][thread]") {
-  Model model;
-  ls::GradientAggregation trainer{Trainer{ls::Sgd{1.0}, model.variables, options(2)},
+  TableModel model;
+  ls::GradientAggregation trainer{TableTrainer{ls::Sgd{1.0}, model.variables, options(2)},
                                   ls::AggregationOptions{.grad_steps = 3}};
   const ls::test::Watchdog watchdog;
   trainer.run([&](auto& replica) {

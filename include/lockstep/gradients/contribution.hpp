@@ -224,7 +224,7 @@ class Contribution {
   }
   static bool is_plus_zero(const G& element) {
     const G zero{};
-    return std::memcmp(&element, &zero, sizeof(G)) == 0;
+    return std::memcmp(&element, &zero, sizeof(G)) == 0;  // NOLINT: -0 has other bits
   }
   void mark(std::uint32_t id, Presence presence) {
     marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(presence);

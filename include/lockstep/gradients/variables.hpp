@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,13 +61,14 @@ class Variables {
   /// @throws InvalidArgument if the name is empty or taken, or there are no elements; UsageError once bound
   /// to a trainer.
   template <TensorExpression<T> E>
-  Handle<tensor_of_t<E>, T> add(std::string name, const E& initial) {
+  Handle<tensor_of_t<E>, T> add(std::string_view name, const E& initial) {
     using Traits = TensorTraits<tensor_of_t<E>, T>;
     if (bound_)
       detail::throw_error<UsageError>("variables: cannot add '", name,
                                       "' while a trainer is bound to the set");
     const auto shape = Traits::shape_of(initial);
-    const VariableInfo& info = layout_.add(std::move(name), Traits::extents(shape), !Traits::contiguous_rows);
+    const VariableInfo& info =
+        layout_.add(std::string(name), Traits::extents(shape), !Traits::contiguous_rows);
     reserve(layout_.size());
     Traits::assign(data_ + info.offset, shape, initial);
     return {info.id, info.offset, shape, this};

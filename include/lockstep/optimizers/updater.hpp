@@ -273,6 +273,7 @@ class Updater {
   /// Names of the slots, "grad_accum" of an aggregation last.
   std::vector<std::string> slot_names() const {
     std::vector<std::string> names;
+    names.reserve(slot_count + 1);
     for (const Slot& slot : Rule::slots) names.emplace_back(slot.name);
     if (aggregates) names.emplace_back(k_grad_accum);
     return names;

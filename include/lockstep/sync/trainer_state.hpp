@@ -69,11 +69,11 @@ class TrainerState {
   Updater<R, T, G>& updater() { return updater_; }
   const Variables<T, G>& variables() const { return *binding_; }
   Contribution<G>& contribution(int place, int slot) {
-    return arrays_.contributions[static_cast<std::size_t>(2 * place + slot)];
+    return arrays_.contributions[2 * static_cast<std::size_t>(place) + static_cast<std::size_t>(slot)];
   }
   SharedArrays<G>& arrays() { return arrays_; }
   /// What `place` has for items that it changes; also for `k_visitor`.
-  UndoArea<T>& undo(int place) { return undo_[static_cast<std::size_t>(place + 1)]; }
+  UndoArea<T>& undo(int place) { return undo_[static_cast<std::size_t>(place - k_visitor)]; }
   WaitWord& progress() { return *arrays_.progress; }
   Board& board() { return *arrays_.board; }
   std::atomic<std::int64_t>& waiting(int place) { return arrays_.waiting[place]; }

@@ -35,7 +35,7 @@ class ForkEntry {
  public:
   /// @param open gives the open file; no fork comes between that and this entry.
   template <class Open>
-  explicit ForkEntry(Open&& open) {
+  explicit ForkEntry(Open open) {
     const std::lock_guard lock(list().mutex);
     file = open();
     open_error = errno;

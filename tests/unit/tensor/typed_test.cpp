@@ -24,9 +24,9 @@ struct EigenKind {
 
   template <class F>
   static M make(F f) {
-    M m(rows_, columns);
-    for (Index i = 0; i < m.size(); ++i) m(i / columns, i % columns) = f(i);
-    return m;
+    M made(rows_, columns);
+    for (Index i = 0; i < made.size(); ++i) made(i / columns, i % columns) = f(i);
+    return made;
   }
   static auto other() {
     return Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>(

@@ -123,6 +123,9 @@ class SharedFile {
 
   // ---- locks on one byte far behind the end: they last until the file is closed, by whatever means
 
+  /// Where byte 0 of them lies.
+  static constexpr std::int64_t k_first_lock = std::int64_t{1} << 40;
+
   bool try_lock(std::int64_t byte) const { return set_lock(byte, F_WRLCK); }
   bool try_share(std::int64_t byte) const { return set_lock(byte, F_RDLCK); }
   void unlock(std::int64_t byte) const { (void)set_lock(byte, F_UNLCK); }
@@ -149,7 +152,6 @@ class SharedFile {
     while (result != 0 && errno == EINTR);
     return result == 0;
   }
-  static constexpr std::int64_t k_first_lock = std::int64_t{1} << 40;
 
   std::unique_ptr<ForkEntry> entry_;
 };

@@ -41,8 +41,8 @@ void train(const std::string& session, int number) {
   for (int i = 0; i < trainer.replicas(); ++i)
     std::printf("replica %d: %d contributions, started %d time(s)\n", i,
                 static_cast<int>(trainer.stats(i).accepted), static_cast<int>(trainer.stats(i).incarnation));
-  std::printf("%d updates: %.3f %.3f\n", static_cast<int>(trainer.global_step()),
-              static_cast<double>(variables.value(place)(0)), static_cast<double>(variables.value(place)(1)));
+  const Eigen::Vector2d found = variables.value(place).cast<double>();
+  std::printf("%d updates: %.3f %.3f\n", static_cast<int>(trainer.global_step()), found(0), found(1));
 }
 
 int main() {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <pthread.h>
 #include <random>
 #include <sstream>
 #include <sys/mount.h>
@@ -177,11 +178,11 @@ TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[pr
     good = read(file_in(folder));
   }
   // Somebody is attached, so the file is not simply replaced.
-  const auto attach_to = [&](const std::string& bytes) {
+  const auto attach_to = [&](const std::string& bytes, Index size = 10) {
     write(file_in(folder), bytes);
     const detail::SharedFile user(file_in(folder), 0);
     REQUIRE(user.try_share(detail::Segment::k_attached));
-    const std::string said = attach(folder.path());
+    const std::string said = attach(folder.path(), size);
     std::filesystem::remove(file_in(folder));
     return said;
   };
@@ -202,4 +203,43 @@ TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[pr
       continue;
     CHECK(attach_to(bytes) != "");
   }
+  const auto with = [&](std::size_t offset, auto value) {
+    std::string bytes = good;
+    std::memcpy(bytes.data() + offset, &value, sizeof(value));
+    return bytes;
+  };
+#if defined(__GLIBC__)
+  // The C library ends programs that lock a mutex of some of these kinds.
+  for (int kind = 0; kind < 256; ++kind) {
+    const std::string bytes =
+        with(offsetof(detail::SegmentHeader, mutex) + offsetof(pthread_mutex_t, __data.__kind), kind);
+    INFO("kind " << kind);
+    CHECK((bytes == good || has(attach_to(bytes), "its mutex is none of lockstep")));
+  }
+#endif
+  // What would lead to memory that is not the session's, or to values that their types do not have.
+  alignas(detail::SegmentHeader) std::array<std::byte, sizeof(detail::SegmentHeader)> raw;
+  std::memcpy(raw.data(), good.data(), raw.size());
+  const auto& header = *reinterpret_cast<const detail::SegmentHeader*>(raw.data());
+  const detail::SegmentPlan plan(header.shape);
+  const std::size_t state = plan.states + (header.commits & 1) * plan.stride;
+  const std::size_t round = state + offsetof(detail::Control, round);
+  const std::size_t place = round + offsetof(protocol::Round, places);
+  for (const std::string& bytes :
+       {with(round + offsetof(protocol::Round, total), 1 << 30),
+        with(round + offsetof(protocol::Round, total), 0),
+        with(round + offsetof(protocol::Round, required_setting), 2),
+        with(round + offsetof(protocol::Round, phase), '\3'),
+        with(round + offsetof(protocol::Round, culprit), 1),
+        with(round + offsetof(protocol::Round, readers), 1),
+        with(place + offsetof(protocol::Place, published), '\2'),
+        with(place + offsetof(protocol::Place, seat), '\4'),
+        with(place + offsetof(protocol::Place, served), 3),
+        with(place + offsetof(protocol::Place, last_poisons), '\2'),
+        with(state + offsetof(detail::Control, planner), 1),
+        with(state + offsetof(detail::Control, initialised), '\2'),
+        with(state + offsetof(detail::Control, plan) + offsetof(UpdatePlan, grad_steps), std::int64_t{0})})
+    CHECK(has(attach_to(bytes), "its state is damaged"));
+  // A program with other variables does not look into a damaged state either.
+  CHECK(has(attach_to(with(round + offsetof(protocol::Round, total), 1 << 30), 20), "this process has"));
 }

@@ -129,6 +129,60 @@ inline void copy_state(Control& to, const Control& from) {
               head + static_cast<std::size_t>(from.round.total) * sizeof(protocol::Place));
 }
 
+/// For transports that find a state: what in it no trainer can have made; empty if nothing is. What passes
+/// leads to no memory that is not the trainer's, and to no number that is none.
+/// @param initial of a trainer with the same options; null if they are not the same.
+inline const char* state_fault(const Control& found, const Control* initial) {
+  const protocol::Round& round = found.round;
+  if (round.total < 1 || round.total > k_max_replicas || round.required_setting < 1 ||
+      round.departure > Departure::stop)
+    return "its rounds have no settings";
+  if (initial && (round.total != initial->round.total || round.departure != initial->round.departure ||
+                  round.required_setting != initial->round.required_setting))
+    return "its rounds have other settings";
+  const auto is_bool = [](const bool& flag) {
+    unsigned char byte = 0;
+    std::memcpy(&byte, &flag, 1);
+    return byte <= 1;
+  };
+  const auto are_in = [](std::int64_t least, std::int64_t most, auto... values) {
+    return ((values >= least && values <= most) && ...);
+  };
+  const auto are_counts = [&](auto... values) { return are_in(0, std::int64_t{1} << 62, values...); };
+  const UpdatePlan& plan = found.plan;
+  for (const bool* flag :
+       {&found.measures, &found.flush, &found.unplannable, &found.initialised, &found.restoring,
+        &plan.applies, &plan.with_window, &plan.divides_now, &plan.by_present})
+    if (!is_bool(*flag)) return "a flag is damaged";
+  const std::int64_t last = round.total - 1;
+  if (!are_in(k_unclaimed, last, found.initialiser, found.planner, found.committer) ||
+      !are_in(k_visitor, last, round.culprit, round.poisoned_by) || round.phase > protocol::Phase::applying ||
+      round.ending > protocol::Ending::stopped)
+    return "its tasks are damaged";
+  const protocol::Window& window = found.updater.window;
+  if (!are_counts(window.global_step, window.counter, window.pending, window.updates, round.id,
+                  round.global_step, round.generation, found.averaged, round.spare_tokens, round.visitors) ||
+      !are_counts(plan.grad_steps - 1))
+    return "a counter is damaged";
+  const std::int64_t most = 2 * std::int64_t{round.required_setting} + k_max_replicas;  // with tokens
+  std::int64_t served = 0, readers = round.visitors;
+  for (int i = 0; i < round.total; ++i) {
+    const protocol::Place& p = round.places[static_cast<std::size_t>(i)];
+    const protocol::Counters& c = p.counters;
+    if (p.seat > protocol::Seat::dead || !are_in(protocol::k_unpublished, 1, p.published, p.replaced) ||
+        !is_bool(p.can_withdraw) || !is_bool(p.last_poisons) || !are_in(0, most, p.quota) ||
+        !are_in(0, p.quota, p.served, p.tokens) || !are_in(0, p.served, p.poisons, p.left_out) ||
+        !are_counts(p.holds, p.last_batches, p.local_step, p.local_generation, p.sequence, c.accepted,
+                    c.stale, c.not_needed, c.skipped, c.last_arrivals))
+      return "a place is damaged";
+    served += p.served;
+    readers += p.holds;
+  }
+  if (served != round.count || readers != round.readers || !are_in(0, most, round.required))
+    return "its places do not fit its round";
+  return "";
+}
+
 /// What those who wait for a commit read without exclusion: never ahead of the state. Written inside the
 /// exclusion once the state has changed, before the progress word is bumped; who dies in between leaves it
 /// behind, and then it is behind until the next commit.

@@ -34,6 +34,17 @@ class RobustMutex {
     ::pthread_mutexattr_destroy(&attributes);
   }
 
+  /// False if it cannot be one that `initialise` has made: the C library ends programs that lock others.
+  bool is_intact() const {
+#if defined(__GLIBC__)
+    RobustMutex fresh;
+    fresh.initialise();
+    return mutex_.__data.__kind == fresh.mutex_.__data.__kind;
+#else
+    return true;
+#endif
+  }
+
   /// False if its owner has not let go within `patience`.
   bool lock(std::chrono::milliseconds patience) {
     int error = ::pthread_mutex_trylock(&mutex_);

@@ -96,6 +96,7 @@ inline std::string fault_of(const SegmentHeader& header, std::uint64_t bytes) {
   if (SegmentPlan(shape).bytes != header.bytes || header.bytes != bytes)
     return text("its header is damaged: parts of ", SegmentPlan(shape).bytes, " bytes, said to be ",
                 header.bytes, ", in a file of ", bytes);
+  if (!header.mutex.is_intact()) return "its header is damaged: its mutex is none of lockstep";
   return {};
 }
 

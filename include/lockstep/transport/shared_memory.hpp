@@ -34,6 +34,13 @@ void copy_state(State& to, const State& from) {
   to = from;
 }
 
+/// What is wrong with a state that was found; a state that knows what it can be overloads this.
+/// @param initial what this process would have begun with; null if the session was made by another program.
+template <class State>
+const char* state_fault(const State& /*found*/, const State* /*initial*/) {
+  return "";
+}
+
 /// A lease on a place: a lock that the system takes away when its owner can no longer store, and not before.
 class FileLease {
  public:
@@ -205,6 +212,11 @@ struct SharedMemory {
       if (differs.empty() && (shape.state != sizeof(State) || shape.memory != spec.bytes))
         throw SystemError(segment_.path() +
                           ": cannot attach: its header is damaged: sizes that nobody asked for");
+      const char* const fault = exclusive(
+          [&](const State& found) { return fault_of_state(found, differs.empty() ? &initial : nullptr); });
+      if (*fault == '\0') return;
+      if (!differs.empty()) throw LayoutMismatch(differs);
+      throw SystemError(detail::text(segment_.path(), ": cannot attach: its state is damaged: ", fault));
     }
 
     /// Holds the mutex. A destructor that runs inside it (by `exit` in a signal handler) is refused.
@@ -240,6 +252,10 @@ struct SharedMemory {
     static void copy_state_of(State& to, const State& from) {
       using detail::copy_state;
       copy_state(to, from);
+    }
+    static const char* fault_of_state(const State& found, const State* initial) {
+      using detail::state_fault;
+      return state_fault(found, initial);
     }
     static std::int64_t byte_of(int place) {
       return place == k_visitor ? detail::Segment::k_visitor : detail::Segment::k_first_place + place;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Runs a fuzz target for some seconds, from files like those that the library writes and from inputs that were found
-to break it once: run.py TARGET DICTIONARY FOUND
+to break it once: run.py TARGET FOUND [DICTIONARY]
 
 LOCKSTEP_FUZZ_SECONDS in the environment changes how long (10)."""
 import json
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-target, dictionary, found = sys.argv[1:]
+target, found, *dictionaries = sys.argv[1:]
 SECONDS = int(os.environ.get("LOCKSTEP_FUZZ_SECONDS", "10"))
 
 counters = "generation global_step counter pending updates window_unit window_total examples".split()
@@ -28,7 +28,7 @@ def seed(tensors):
     return struct.pack("<Q", len(text)) + text + data
 
 
-seeds = [
+SAFETENSORS = [
     b"",
     seed({}),
     seed({"w": ("F32", [2, 1], bytes(8)), "w:m": ("F32", [2, 1], bytes(8))}),
@@ -43,6 +43,9 @@ seeds = [
         }
     ),
 ]
+# Which file and how: fresh, trained, open round; in use, cut, left over. Then what is overwritten.
+ATTACH = [bytes([file, how]) + rest for file in range(3) for how in range(4) for rest in (b"", bytes(7), b"\0\1\0\xff")]
+seeds = {"fuzz_safetensors": SAFETENSORS, "fuzz_attach": ATTACH}[pathlib.Path(target).name]
 
 with tempfile.TemporaryDirectory() as folder:
     corpus = pathlib.Path(folder) / "corpus"
@@ -51,7 +54,8 @@ with tempfile.TemporaryDirectory() as folder:
         (corpus / f"seed{number}").write_bytes(content)
     options = [f"-max_total_time={SECONDS}", "-max_len=2000", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10"]
     folders = [str(corpus)] + ([found] if pathlib.Path(found).is_dir() else [])
-    command = [target, *options, f"-dict={dictionary}", f"-artifact_prefix={folder}/", *folders]
+    options += [f"-dict={dictionary}" for dictionary in dictionaries]
+    command = [target, *options, f"-artifact_prefix={folder}/", *folders]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     print("\n".join(run.stdout.splitlines()[-40:]))
     for artifact in pathlib.Path(folder).glob("*-*"):

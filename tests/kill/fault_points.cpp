@@ -10,6 +10,7 @@ namespace {
 
 FaultLog* armed = nullptr;
 std::int64_t kill_at = 0;
+std::int64_t stop_at = 0;
 const char* begin_with = "";
 
 }  // namespace
@@ -18,6 +19,11 @@ void arm(FaultLog& log, std::int64_t at, const char* after) {
   armed = &log;
   kill_at = at;
   begin_with = after;
+}
+
+void stop_from(FaultLog& log, std::int64_t at) {
+  armed = &log;
+  stop_at = at;
 }
 
 }  // namespace lockstep::test
@@ -30,7 +36,9 @@ void lockstep_fault_point(const char* name) {
     begin_with = "";
   }
   std::strncpy(armed->last, name, sizeof(armed->last) - 1);
-  if (armed->passed.fetch_add(1) + 1 != kill_at) return;
+  const std::int64_t number = armed->passed.fetch_add(1) + 1;
+  if (stop_at > 0 && number >= stop_at) ::raise(SIGTRAP);
+  if (number != kill_at) return;
   ::kill(::getpid(), SIGKILL);
   ::pause();
 }

@@ -18,4 +18,7 @@ struct FaultLog {
 /// @param after counting begins with the first point whose name begins with this text.
 void arm(FaultLog& log, std::int64_t at, const char* after = "");
 
+/// Counts them as well, and stops for the process that traces this one at number `at` and at each later one.
+void stop_from(FaultLog& log, std::int64_t at);
+
 }  // namespace lockstep::test

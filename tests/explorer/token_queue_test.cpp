@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// `protocol::TokenQueue` through every order of tokens, requests, cancellations, polls and closing.
+/// `protocol::TokenQueue` through every order of tokens, requests, cancellations, polls, deaths and closing.
 #include "explorer/explore.hpp"
 #include "support/catch.hpp"
 #include <lockstep/protocol/token_queue.hpp>
@@ -51,7 +51,7 @@ class TokenQueueModel {
     Machine machine;
     std::vector<std::int8_t> tokens;  // in the queue
     std::vector<Request> requests;    // waiting or not collected
-    std::int8_t made = 0, asked = 0, cancels = 0;
+    std::int8_t made = 0, asked = 0, cancels = 0, deaths = 0;
     bool closed = false;
   };
   struct Event {
@@ -61,6 +61,7 @@ class TokenQueueModel {
       request,
       cancel,
       poll,
+      forget,
       close
     } kind = Kind::close;
     std::int8_t a = 0, b = 0;
@@ -81,6 +82,7 @@ class TokenQueueModel {
       bits.put(r.value, 2);
     }
     for (const int n : {s.made, s.asked, s.cancels}) bits.put(n, 3);
+    bits.put(s.deaths, 1);
     bits.put(s.closed, 1);
     bits.put(s.machine.size(), 3);
     bits.put(static_cast<std::int64_t>(s.machine.waiting()), 3);
@@ -100,6 +102,8 @@ class TokenQueueModel {
       if (s.cancels < 2) add(Kind::cancel, ticket);
       add(Kind::poll, ticket);
     }
+    for (int owner = 0; owner < 2; ++owner)
+      if (s.deaths == 0) add(Kind::forget, owner);
     add(Kind::close);
   }
 
@@ -124,6 +128,9 @@ class TokenQueueModel {
       case Kind::poll:
         poll(s, event.a);
         break;
+      case Kind::forget:
+        forget(s, event.a);
+        break;
       case Kind::close:
         close(s);
         break;
@@ -140,13 +147,14 @@ class TokenQueueModel {
   Role role(const State&, const Event&, const State&) const { return Role::goal; }
   void check_stuck(const State&) const {}
   std::string text(const Event& event) const {
-    static constexpr std::array names = {"enqueue many ", "enqueue ", "request ",
-                                         "cancel ",       "poll ",    "close "};
+    static constexpr std::array names = {"enqueue many ", "enqueue ", "request ", "cancel ",
+                                         "poll ",         "forget ",  "close "};
     return names[static_cast<std::size_t>(event.kind)] + std::to_string(event.a) + " " +
            std::to_string(event.b);
   }
 
  private:
+  static constexpr int owner_of(int ticket) { return ticket % 2; }
   static bool is_pending(const Request& r) { return r.outcome == Outcome::pending; }
   static auto find(State& s, int ticket) {
     return std::find_if(s.requests.begin(), s.requests.end(),
@@ -177,7 +185,7 @@ class TokenQueueModel {
     s.made = static_cast<std::int8_t>(s.made + static_cast<int>(values.size()));
   }
   static void request(State& s) {
-    const auto begun = s.machine.begin_dequeue();
+    const auto begun = s.machine.begin_dequeue(owner_of(s.asked + 1));
     const bool has_room = s.requests.size() < k_requests;
     expect((begun.admission == Admission::admitted) == has_room, admission, "it is not so");
     if (!has_room) return;
@@ -210,6 +218,11 @@ class TokenQueueModel {
            found->outcome == Outcome::out_of_range ? closing : first_in, "a request gets something else");
     if (!is_pending(*found)) s.requests.erase(found);
   }
+  static void forget(State& s, int owner) {
+    s.machine.forget_if([owner](int one) { return one == owner; });
+    std::erase_if(s.requests, [owner](const Request& r) { return owner_of(r.ticket) == owner; });
+    ++s.deaths;
+  }
   static void close(State& s) {
     expect(s.machine.close() == !s.closed, closing, "closing again is not told");
     s.closed = true;
@@ -222,7 +235,7 @@ class TokenQueueModel {
     for (const Request& r : s.requests)
       if (!is_pending(r)) static_cast<void>(copy.poll(static_cast<Ticket>(r.ticket)));
     for (const std::int8_t token : s.tokens) {
-      const auto begun = copy.begin_dequeue();
+      const auto begun = copy.begin_dequeue(0);
       expect(copy.poll(begun.ticket) == Dequeued{Outcome::token, token}, first_in, "another token is next");
     }
   }
@@ -280,10 +293,20 @@ struct TokenForCancelled : Right {
 };
 struct RefusesSecond : Right {
   static constexpr auto violates = admission;
-  Begun begin_dequeue() { return waiting() > 0 ? Begun{Admission::full, 0} : Right::begin_dequeue(); }
+  Begun begin_dequeue(int owner) {
+    return waiting() > 0 ? Begun{Admission::full, 0} : Right::begin_dequeue(owner);
+  }
+};
+struct RemembersServed : Right {
+  static constexpr auto violates = first_in;
+  template <class IsGone>
+  void forget_if(IsGone&& is_gone) {
+    for (Ticket ticket = 1; ticket <= k_all_requests; ++ticket)
+      if (is_gone(static_cast<int>(ticket % 2))) cancel(ticket);
+  }
 };
 using Faults = std::tuple<LosesOne, TurnsRound, GivesHalf, CancelsServed, LosesTokensAtClose, OpensAgain,
-                          TokenForCancelled, RefusesSecond>;
+                          TokenForCancelled, RefusesSecond, RemembersServed>;
 
 }  // namespace
 

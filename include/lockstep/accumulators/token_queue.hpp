@@ -3,6 +3,7 @@
 /// The queue of tokens that lets replicas go on after an update.
 #pragma once
 
+#include <lockstep/accumulators/attendance.hpp>
 #include <lockstep/accumulators/await.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
@@ -26,7 +27,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 ///
 /// A token is a permit to leave a training call. Equal neighbours are stored once, so room for 512 different
 /// steps is room for any number of tokens.
-/// @tparam Net  models lockstep::Transport. The whole queue is session state.
+/// @tparam Net  models lockstep::Transport. The whole queue is session state: over `SharedMemory` all
+/// processes that name the same session use one queue, which is whole whoever is killed. A request of a dead
+/// process gets nothing; a token that it was given before it died is lost.
 /// @par Thread safety every function may be called by any number of threads.
 /// @par Source TensorFlow FIFOQueue as used for `sync_token_q`. Ours is bounded in different steps and in
 /// waiters, and every wait has a deadline.
@@ -35,10 +38,16 @@ class TokenQueue {
  public:
   class Waiter;
 
-  /// An empty, open queue.
+  /// An empty, open queue; between processes, the one of this name, if there is one.
+  /// @throws as the transport's session. Between processes: LayoutMismatch if the session is no token queue,
+  /// CapacityExceeded if too many are attached.
   explicit TokenQueue(const Net& net = {})
-      : session_(net, State{}, SessionSpec{.bytes = word_bytes()}),
-        word_(*Carver(session_.memory().data()).template array<WaitWord>(1)) {}
+      : session_(net, State{},
+                 SessionSpec{.bytes = word_bytes() + Attendance::bytes(), .description = "token queue"}),
+        word_(*Carver(session_.memory().data()).template array<WaitWord>(1)),
+        attendance_(session_, session_.memory().data() + word_bytes(), [](State& state, int place) {
+          state.forget_if([place](int owner) { return owner == place; });
+        }) {}
   TokenQueue(const TokenQueue&) = delete;
   TokenQueue& operator=(const TokenQueue&) = delete;
 
@@ -72,7 +81,12 @@ class TokenQueue {
   /// @brief Gets in line for a token without waiting. See `Waiter`.
   /// @throws CapacityExceeded if too many requests are in line or not collected.
   [[nodiscard]] Waiter begin_dequeue() {
-    const auto begun = session_.exclusive([](State& state) { return state.begin_dequeue(); });
+    const auto begun = session_.exclusive([this](State& state) {
+      const auto at_once = state.begin_dequeue(attendance_.place());
+      if (at_once.admission != protocol::Admission::full) return at_once;
+      forget_the_dead(state);
+      return state.begin_dequeue(attendance_.place());
+    });
     if (begun.admission != protocol::Admission::admitted)
       throw CapacityExceeded("dequeue: the line of requests is full");
     return Waiter(*this, begun.ticket);
@@ -88,15 +102,16 @@ class TokenQueue {
 
   /// Number of tokens in the queue.
   Index size() const {
-    return session_.exclusive([](State& state) { return state.size(); });
+    return session_.exclusive([](const State& state) { return state.size(); });
   }
   /// Whether `close` has been called.
   bool is_closed() const {
-    return session_.exclusive([](State& state) { return state.is_closed(); });
+    return session_.exclusive([](const State& state) { return state.is_closed(); });
   }
 
  private:
   using State = protocol::TokenQueue<>;
+  using Attendance = detail::Attendance<Net, State>;
   using Dequeued = protocol::Dequeued;
 
   static std::size_t word_bytes() {
@@ -109,10 +124,15 @@ class TokenQueue {
     session_.wake(word_, INT_MAX);
   }
 
+  void forget_the_dead(State& state) const {
+    state.forget_if([this](int owner) { return !attendance_.is_there(owner); });
+  }
+
   template <class Transition>
   void enqueue_by(Transition&& transition) {
     bool has_served = false;
     const auto outcome = session_.exclusive([&](State& state) {
+      forget_the_dead(state);  // or they would get tokens
       const std::size_t waiting = state.waiting();
       const protocol::Enqueued enqueued = transition(state);
       has_served = state.waiting() < waiting;
@@ -127,6 +147,7 @@ class TokenQueue {
   ForkGuard fork_guard_;
   mutable typename Net::template Session<State> session_;
   WaitWord& word_;  // bumped when a waiter is served, cancelled or refused
+  Attendance attendance_;
 };
 
 /// @brief A request for a token that stands in line.
@@ -192,7 +213,9 @@ class TokenQueue<Net>::Waiter {
     // away.
     if (end == detail::WaitEnd::stopped && cancel()) throw Cancelled("dequeue: stop was requested");
     if (end == detail::WaitEnd::expired && (leaves_at_deadline ? cancel() : !ready()))
-      throw TimeoutError(detail::text("dequeue: no token after ", detail::milliseconds(deadline), " ms"), {});
+      throw TimeoutError(detail::text("dequeue: no token after ", detail::milliseconds(deadline), " ms",
+                                      home().attendance_.who()),
+                         {});
     const Dequeued result = poll();
     if (result.outcome == Dequeued::Outcome::out_of_range)
       throw OutOfRange("dequeue: the token queue is closed and empty");
@@ -202,9 +225,13 @@ class TokenQueue<Net>::Waiter {
 
   void abandon() noexcept {
     if (!home_ || settled_.outcome != Dequeued::Outcome::pending || home_->fork_guard_.is_in_child()) return;
-    home_->session_.exclusive([&](State& state) {
-      if (!state.cancel(ticket_)) state.poll(ticket_);
-    });
+    try {
+      home_->session_.exclusive([&](State& state) {
+        if (!state.cancel(ticket_)) state.poll(ticket_);
+      });
+    } catch (const Error&) {
+      // A process has stopped inside the session: the place in line is given up with the queue's lease.
+    }
   }
 
   TokenQueue* home_;

@@ -51,6 +51,7 @@ struct Dequeued {
 /// | `cancel(t)` while t waits | t leaves and consumes nothing; false if it was settled before |
 /// | `poll(t)` | outcome of t; a settled request leaves the table |
 /// | `close` | waiters get out of range; queued tokens stay; false if closed before |
+/// | `forget_if(p)` | requests whose owner p names leave the table, settled or not; their tokens are lost |
 ///
 /// Between two events either no token is queued or nobody waits.
 ///
@@ -102,17 +103,17 @@ class TokenQueue {
     return Enqueued::accepted;
   }
 
-  /// Asks for a token: served at once, or in line.
-  constexpr Begun begin_dequeue() {
+  /// Asks for a token: served at once, or in line. @param owner who asks, for `forget_if`.
+  constexpr Begun begin_dequeue(int owner = 0) {
     if (requests_.is_full()) return {Admission::full, 0};
     const Ticket ticket = next_ticket_++;
     // With a token or closed nobody waits, so the settled requests stay in front of the waiting ones.
     if (size_ > 0) {
-      requests_.push({ticket, {Dequeued::Outcome::token, pop_token()}});
+      requests_.push({ticket, {Dequeued::Outcome::token, pop_token()}, owner});
     } else if (closed_) {
-      requests_.push({ticket, {Dequeued::Outcome::out_of_range, 0}});
+      requests_.push({ticket, {Dequeued::Outcome::out_of_range, 0}, owner});
     } else {
-      requests_.push({ticket, {Dequeued::Outcome::pending, 0}});
+      requests_.push({ticket, {Dequeued::Outcome::pending, 0}, owner});
       ++waiting_;
     }
     return {Admission::admitted, ticket};
@@ -134,6 +135,16 @@ class TokenQueue {
     const Dequeued result = requests_[at].result;
     if (result.outcome != Dequeued::Outcome::pending) requests_.erase(at);
     return result;
+  }
+
+  /// Removes the requests of owners that no longer exist: `is_gone(owner)`.
+  template <class IsGone>
+  constexpr void forget_if(IsGone&& is_gone) {
+    for (std::size_t at = requests_.size(); at-- > 0;) {
+      if (!is_gone(requests_[at].owner)) continue;
+      if (requests_[at].result.outcome == Dequeued::Outcome::pending) --waiting_;
+      requests_.erase(at);
+    }
   }
 
   /// Nothing comes in any more; those in line get what is left, then the end.
@@ -158,6 +169,7 @@ class TokenQueue {
   struct Request {
     Ticket ticket;
     Dequeued result;
+    int owner;
     friend constexpr bool operator==(const Request&, const Request&) = default;
   };
 

@@ -49,6 +49,22 @@ TEST_CASE("protocol token_queue: equal neighbours need room for one", "[protocol
   CHECK(machine.size() == 1'000'009);
 }
 
+TEST_CASE("protocol token_queue: requests of a forgotten owner get nothing, those behind it do",
+          "[protocol][token_queue]") {
+  Machine machine;
+  machine.enqueue_many(1, 1);
+  const auto settled = machine.begin_dequeue(5);
+  const auto waiting = machine.begin_dequeue(5);
+  const auto behind = machine.begin_dequeue(6);
+  machine.forget_if([](int owner) { return owner == 5; });
+  CHECK(machine.waiting() == 1);
+  CHECK(machine.poll(settled.ticket) == Dequeued{});
+  CHECK(machine.poll(waiting.ticket) == Dequeued{});
+  machine.enqueue_many(2, 2);
+  CHECK(machine.poll(behind.ticket) == Dequeued{Outcome::token, 2});
+  CHECK(machine.size() == 1);
+}
+
 TEST_CASE("protocol token_queue: tokens that go straight to waiters need no room",
           "[protocol][token_queue]") {
   Queue machine;

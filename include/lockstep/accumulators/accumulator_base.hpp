@@ -5,11 +5,12 @@
 #pragma once
 
 #include <lockstep/accumulators/await.hpp>
+#include <lockstep/accumulators/local_store.hpp>
+#include <lockstep/accumulators/options.hpp>
+#include <lockstep/accumulators/shared_store.hpp>
 #include <lockstep/accumulators/tensor.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
-#include <lockstep/protocol/accumulator.hpp>
-#include <lockstep/reduction.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
@@ -18,36 +19,26 @@
 #include <climits>
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <stop_token>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-/// What an accumulator is made from.
-struct AccumulatorOptions {
-  std::optional<Shape> shape = std::nullopt;  ///< declared shape of the gradients; absent = of any rank
-  Reduction reduction = Reduction::mean;      ///< what `take_grad` gives
-};
-
 namespace detail {
 
-/// @brief Applies gradients to a running sum and hands it to takers, by the rules of `protocol::Accumulator`.
-///
-/// `Sum` is the storage: `check(gradient, is_first)` throws if the gradient does not fit; `add(gradient,
-/// is_first)` replaces (first) or adds, whole or not at all; `hand_out(count)` gives away the result and may
-/// not throw. All of them are called in the session's critical section, so a sum needs no lock of its own.
-template <class Sum, Transport Net>
-class AccumulatorBase {
-  static_assert(
-      !Net::k_survives_kill,
-      "[lockstep.accumulator.one_process] the sums and results of an accumulator lie in the memory of "
-      "one process, so its transport must be one between threads");
+/// The sum in the memory of this process, or in that of the session if its processes may be killed.
+template <class Local, class Shared, Transport Net>
+using AccumulatorStore =
+    std::conditional_t<Net::k_survives_kill, SharedStore<Shared, Net>, LocalStore<Local, Net>>;
 
+/// @brief Applies gradients to a running sum and hands it to takers, by the rules of `protocol::Accumulator`.
+/// @tparam Store `AccumulatorStore`: where sum and results lie. See `LocalStore`.
+template <class Store, Transport Net>
+class AccumulatorBase {
  public:
-  using Gradient = typename Sum::Gradient;
-  using Result = typename Sum::Result;
+  using Gradient = typename Store::Gradient;
+  using Result = typename Store::Result;
   class Taker;
 
   AccumulatorBase(const AccumulatorBase&) = delete;
@@ -80,30 +71,25 @@ class AccumulatorBase {
     seat->num_required = num_required;
     bool served = false;
     const bool admitted = session_.exclusive([&](State& state) {
-      seats_.push_back(seat.get());
-      const auto begun = state.begin_take(num_required);
-      if (begun.admission != protocol::Admission::admitted) {
-        seats_.pop_back();
-        return false;
-      }
-      seat->ticket = begun.ticket;
-      served = serve(state);
+      if (!store_.begin_take(state, *seat)) return false;
+      served = store_.serve(state);
       return true;
     });
     if (!admitted)
-      throw_error<CapacityExceeded>("take_grad: ", takers_in_line(), " requests are in line, no more fit");
+      throw_error<CapacityExceeded>("take_grad: ", takers_in_line(), " requests are in line, no more fit",
+                                    store_.who());
     if (served) rouse();
     return Taker(*this, std::move(seat));
   }
 
   /// Number of gradients in the sum.
   Index num_accumulated() const {
-    return session_.exclusive([](State& state) { return state.count(); });
+    return session_.exclusive([](const State& state) { return state.count(); });
   }
 
   /// The accumulator's own step: gradients with a lower local step are dropped.
   Index step() const {
-    return session_.exclusive([](State& state) { return state.step(); });
+    return session_.exclusive([](const State& state) { return state.step(); });
   }
 
   /// Sets the step. What is already in the sum stays in it, and nobody is served.
@@ -114,20 +100,18 @@ class AccumulatorBase {
 
  protected:
   AccumulatorBase(const Net& net, const AccumulatorOptions& options)
-      : sum_((require_valid_declaration(options.shape), options)),
-        session_(net, State{}, SessionSpec{.bytes = word_bytes()}),
-        word_(*Carver(session_.memory().data()).template array<WaitWord>(1)) {}
+      : session_(net, State{}, spec(options)),
+        word_(*Carver(session_.memory().data()).template array<WaitWord>(1)),
+        store_(options, session_, session_.memory().data() + word_bytes()) {}
   ~AccumulatorBase() = default;
 
   bool apply(const Gradient& gradient, Index local_step) {
     bool served = false;
     const bool accepted = session_.exclusive([&](State& state) {
       if (state.is_stale(local_step)) return false;
-      const bool is_first = state.count() == 0;
-      sum_.check(gradient, is_first);
-      sum_.add(gradient, is_first);
+      store_.add(state, gradient);
       state.on_apply(local_step);
-      served = serve(state);
+      served = store_.serve(state);
       return true;
     });
     if (served) rouse();
@@ -135,17 +119,9 @@ class AccumulatorBase {
   }
 
  private:
-  using State = protocol::Accumulator<>;
-  enum class Phase { waiting, served, cancelled, taken };
-
-  /// Where a taker's result is put. Owned by the taker, listed in `seats_` while it waits, guarded by the
-  /// session.
-  struct Seat {
-    protocol::Ticket ticket = 0;
-    Index num_required = 0;
-    Phase phase = Phase::waiting;
-    std::optional<Result> result;
-  };
+  using State = typename Store::State;
+  using Seat = typename Store::Seat;
+  using Phase = TakerPhase;
 
   static void require_positive(Index num_required) {
     if (num_required <= 0)
@@ -156,88 +132,106 @@ class AccumulatorBase {
     size.array<WaitWord>(1);
     return size.used();
   }
+  static SessionSpec spec(const AccumulatorOptions& options) {
+    require_valid_declaration(options.shape);
+    SessionSpec spec = Store::spec(options);
+    spec.bytes += word_bytes();
+    return spec;
+  }
   std::size_t takers_in_line() const {
-    return session_.exclusive([](State& state) { return state.waiting(); });
+    return session_.exclusive([](const State& state) { return state.waiting(); });
   }
   void rouse() {
     word_.bump();
     session_.wake(word_, INT_MAX);
   }
 
-  /// Hands the sum to the head of the line if it is due; true if so.
-  bool serve(State& state) noexcept {
-    const auto served = state.serve();
-    if (!served) return false;
-    for (auto at = seats_.begin(); at != seats_.end(); ++at) {
-      if ((*at)->ticket != served->ticket) continue;
-      (*at)->result.emplace(sum_.hand_out(served->count));
-      (*at)->phase = Phase::served;
-      seats_.erase(at);
-      break;
-    }
-    return true;
-  }
-
   bool cancel(Seat& seat) {
-    const bool cancelled = session_.exclusive([&](State& state) {
-      if (seat.phase != Phase::waiting || !state.cancel(seat.ticket)) return false;
-      seat.phase = Phase::cancelled;
-      std::erase(seats_, &seat);
-      serve(state);
+    return leave([&](State& state) { return store_.cancel(state, seat); });
+  }
+  void abandon(Seat& seat) noexcept {
+    if (fork_guard_.is_in_child()) return;
+    try {
+      leave([&](State& state) { return store_.abandon(state, seat); });
+    } catch (const Error&) {
+      // A process has stopped inside the session: the place in line is given up with the accumulator's lease.
+    }
+  }
+  /// Who is behind one that has left the line may be due.
+  template <class Transition>
+  bool leave(Transition&& transition) {
+    const bool has_left = session_.exclusive([&](State& state) {
+      if (!transition(state)) return false;
+      store_.serve(state);
       return true;
     });
-    if (cancelled) rouse();
-    return cancelled;
+    if (has_left) rouse();
+    return has_left;
   }
 
   Phase phase(const Seat& seat) const {
-    return session_.exclusive([&](State&) { return seat.phase; });
+    return session_.exclusive([&](const State& state) { return store_.phase(state, seat); });
+  }
+
+  /// The phase, after giving up the places of those who died in line.
+  Phase look(const Seat& seat) {
+    bool has_dead = false;
+    const Phase now = session_.exclusive([&](const State& state) {
+      has_dead = store_.has_dead_takers(state);
+      return store_.phase(state, seat);
+    });
+    if (now != Phase::waiting || !has_dead) return now;
+    session_.exclusive([&](State& state) {
+      store_.forget_the_dead(state);
+      store_.serve(state);
+    });
+    rouse();
+    return phase(seat);
   }
 
   Result finish(Seat& seat, const Deadline& deadline, const std::stop_token& stop, bool leaves_at_deadline) {
-    const WaitEnd end = await(session_, word_, deadline, stop, [&] { return phase(seat) != Phase::waiting; });
+    Phase now = Phase::waiting;
+    const WaitEnd end = await(session_, word_, deadline, stop, [&] {
+      now = look(seat);
+      return now != Phase::waiting;
+    });
     // The taker may be served between the look and the cancel: then the result is here and is not thrown
     // away.
     if (end == WaitEnd::stopped && cancel(seat)) throw Cancelled("take_grad: stop was requested");
     if (end == WaitEnd::expired && (leaves_at_deadline ? cancel(seat) : phase(seat) == Phase::waiting))
       throw TimeoutError(text("take_grad: ", seat.num_required, " gradients required, ", num_accumulated(),
-                              " accumulated after ", milliseconds(deadline), " ms"),
+                              " accumulated after ", milliseconds(deadline), " ms", store_.who()),
                          {});
-    return session_.exclusive([&](State&) {
-      if (seat.phase == Phase::cancelled) throw Cancelled("take_grad: the taker was cancelled");
-      if (seat.phase == Phase::taken) throw UsageError("take_grad: the result of this taker has been taken");
-      seat.phase = Phase::taken;
-      Result result = std::move(*seat.result);
-      seat.result.reset();
-      return result;
-    });
+    if (now == Phase::waiting) now = phase(seat);
+    if (now == Phase::cancelled) throw Cancelled("take_grad: the taker was cancelled");
+    if (now == Phase::taken) throw UsageError("take_grad: the result of this taker has been taken");
+    return store_.take(session_, seat);
   }
 
   ForkGuard fork_guard_;
-  Sum sum_;
-  std::vector<Seat*> seats_;
   mutable typename Net::template Session<State> session_;
   WaitWord& word_;  // bumped when a taker is served or cancelled
+  Store store_;
 };
 
 /// @brief A request for an aggregate that stands in line; it is served inside whatever call makes it due.
 ///
 /// Move-only. Destroying it cancels it; a result that was served and not taken is lost. It must not outlive
 /// its accumulator. One thread uses a taker, but any thread may `cancel` it.
-template <class Sum, Transport Net>
-class AccumulatorBase<Sum, Net>::Taker {
+template <class Store, Transport Net>
+class AccumulatorBase<Store, Net>::Taker {
  public:
   Taker(Taker&&) noexcept = default;
   Taker& operator=(Taker&& other) noexcept {
     if (this != &other) {
-      if (seat_) home_->cancel(*seat_);
+      if (seat_) home_->abandon(*seat_);
       home_ = other.home_;
       seat_ = std::move(other.seat_);
     }
     return *this;
   }
   ~Taker() {
-    if (seat_ && !home_->fork_guard_.is_in_child()) home_->cancel(*seat_);
+    if (seat_) home_->abandon(*seat_);
   }
 
   /// True if `get` will not wait.

@@ -97,6 +97,17 @@ inline void require_valid_declaration(const std::optional<Shape>& declared) {
                                  shape_text(*declared));
 }
 
+/// @return the shape, for a sum whose size must be known.
+inline Shape require_known_extents(const std::optional<Shape>& declared, std::size_t first = 0) {
+  if (!declared || declared->size() < first ||
+      std::find(declared->begin() + static_cast<std::ptrdiff_t>(first), declared->end(), k_unknown) !=
+          declared->end())
+    throw_error<InvalidArgument>(
+        "accumulator: between processes the shape must be declared with all its extents, got ",
+        declared ? shape_text(*declared) : "none");
+  return *declared;
+}
+
 template <class T>
 void require_well_formed(const char* what, const TensorView<T>& view) {
   const bool has_negative =

@@ -54,6 +54,10 @@ namespace detail {
 
 template <class R, class Net, class T>
 class VariableEngine {
+  static_assert(!Net::k_survives_kill,
+                "[lockstep.per_variable.one_process] the variables of a trainer with one accumulator per "
+                "variable lie in the memory of one process, so its transport must be one between threads");
+
  public:
   using Rule = rule_of_t<R>;
   using Takes = VariableTakes<T, Net>;

@@ -95,10 +95,15 @@ class Accumulator {
     return false;
   }
 
+  /// Whom `serve()` would serve now; 0 if nobody is due.
+  constexpr Ticket due() const {
+    return line_.is_empty() || count_ < line_.front().num_required ? 0 : line_.front().ticket;
+  }
+
   /// Serves the head of the line if it is due. At most one taker is due at any time, for serving resets the
   /// count.
   constexpr std::optional<Served> serve() {
-    if (line_.is_empty() || count_ < line_.front().num_required) return std::nullopt;
+    if (due() == 0) return std::nullopt;
     const Served served{line_.front().ticket, count_};
     line_.pop();
     if (step_ < std::numeric_limits<Index>::max()) ++step_;

@@ -94,7 +94,9 @@ TEST_CASE("protocol accumulator: a big request at the head blocks a small one be
   CHECK_FALSE(machine.serve());
   SECTION("until it is served") {
     machine.on_apply(0);
+    CHECK(machine.due() == 0);
     machine.on_apply(0);
+    CHECK(machine.due() == big.ticket);
     CHECK(machine.serve() == Machine::Served{big.ticket, 3});
     CHECK_FALSE(machine.serve());
     machine.on_apply(1);

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Sum and results of an accumulator in the memory of a session, where they survive their processes.
+#pragma once
+
+#include <lockstep/accumulators/attendance.hpp>
+#include <lockstep/accumulators/options.hpp>
+#include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
+#include <lockstep/protocol/accumulator.hpp>
+#include <lockstep/transport/fault_point.hpp>
+#include <lockstep/transport/transport.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <type_traits>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+inline constexpr std::size_t k_most_shared_takers = 64;
+
+/// What the processes agree on: the line, who stands in it, and which buffer holds what.
+struct SharedTakes : protocol::Accumulator<k_most_shared_takers> {
+  /// A taker that waits, or has been served and not collected its result.
+  struct Entry {
+    protocol::Ticket ticket = 0;  ///< 0: this entry is free
+    Index count = 0;              ///< gradients in the result
+    int place = 0;                ///< whose taker it is
+    int buffer = -1;              ///< of the result; negative while it waits
+  };
+  std::array<Entry, k_most_shared_takers> entries{};
+  int sum = 0;  ///< buffer of the sum, if there are gradients in it
+};
+static_assert(std::is_trivially_copyable_v<SharedTakes>);
+
+/// @brief Where an `AccumulatorBase` between processes keeps its sum, and its results until they are
+/// collected.
+///
+/// The session's memory is divided into buffers: one for each taker that may be in line, the sum, and a spare
+/// one. A new sum is formed in the spare one, and the transition that counts the gradient makes that buffer
+/// the sum; a result is the buffer that was the sum. So nothing that the state names is ever written, and who
+/// is killed in the middle leaves a spare buffer that nobody looks at.
+///
+/// `Sum` knows what is in a buffer: `bytes()` of one; `description()`; `check(gradient)` throws if the
+/// gradient does not fit; `add(gradient, sum, into)` writes the sum of both, the gradient itself if `sum` is
+/// null; `result(sum, count)`.
+template <class Sum, Transport Net>
+class SharedStore {
+ public:
+  using Gradient = typename Sum::Gradient;
+  using Result = typename Sum::Result;
+  using State = SharedTakes;
+  using Session = typename Net::template Session<State>;
+  struct Seat : TakerSeat {
+    std::size_t entry = 0;
+  };
+
+  /// @throws InvalidArgument if the size of a sum is not known, or `max_takers` is not from 1 to 64.
+  static SessionSpec spec(const AccumulatorOptions& options) {
+    if (options.max_takers < 1 || options.max_takers > static_cast<int>(k_most_shared_takers))
+      throw_error<InvalidArgument>("accumulator: max_takers must be from 1 to ", k_most_shared_takers,
+                                   ", got ", options.max_takers);
+    const Sum sum(options);
+    return {.bytes = Attendance::bytes() + buffer_count(options) * sum.bytes(),
+            .description = text(sum.description(), "\nreduction: ", static_cast<int>(options.reduction),
+                                "\nmax_takers: ", options.max_takers)};
+  }
+  /// @throws LayoutMismatch if the session was made with other options.
+  SharedStore(const AccumulatorOptions& options, Session& session, std::byte* memory)
+      : sum_(options),
+        takers_(static_cast<std::size_t>(options.max_takers)),
+        buffers_(memory + Attendance::bytes()),
+        attendance_(session, memory, [](State& state, int place) {
+          forget_if(state, [place](int owner) { return owner == place; });
+        }) {}
+
+  void add(State& state, const Gradient& gradient) {
+    sum_.check(gradient);
+    const int spare = spare_buffer(state);
+    fault_point("accumulate: begun");
+    sum_.add(gradient, state.count() == 0 ? nullptr : buffer(state.sum), buffer(spare));
+    fault_point("accumulate: added");
+    state.sum = spare;
+  }
+
+  bool begin_take(State& state, Seat& seat) {
+    std::size_t free = free_entry(state);
+    if (free == takers_) {
+      forget_the_dead(state);
+      free = free_entry(state);
+      if (free == takers_) return false;
+    }
+    const auto begun = state.begin_take(seat.num_required);
+    state.entries[free] = {.ticket = begun.ticket, .place = attendance_.place()};
+    seat.ticket = begun.ticket;
+    seat.entry = free;
+    return true;
+  }
+
+  /// Nobody is served who died in line.
+  bool serve(State& state) {
+    while (const protocol::Ticket due = state.due()) {
+      State::Entry& entry = *std::find_if(state.entries.begin(), state.entries.end(),
+                                          [due](const State::Entry& one) { return one.ticket == due; });
+      if (attendance_.is_there(entry.place)) {
+        entry.count = state.count();
+        entry.buffer = state.sum;
+        state.serve();
+        return true;
+      }
+      state.cancel(due);
+      entry = {};
+    }
+    return false;
+  }
+
+  bool cancel(State& state, Seat& seat) {
+    if (phase(state, seat) != TakerPhase::waiting) return false;
+    state.cancel(seat.ticket);
+    state.entries[seat.entry] = {};
+    seat.phase = TakerPhase::cancelled;
+    return true;
+  }
+  bool abandon(State& state, Seat& seat) {
+    if (phase(state, seat) == TakerPhase::served) state.entries[seat.entry] = {};
+    return cancel(state, seat);
+  }
+
+  TakerPhase phase(const State& state, const Seat& seat) const {
+    if (seat.phase != TakerPhase::waiting) return seat.phase;
+    return state.entries[seat.entry].buffer < 0 ? TakerPhase::waiting : TakerPhase::served;
+  }
+
+  /// Copied outside the exclusion: the buffer belongs to the taker until its entry is free.
+  Result take(Session& session, Seat& seat) {
+    const State::Entry entry =
+        session.exclusive([&](const State& state) { return state.entries[seat.entry]; });
+    Result result = sum_.result(buffer(entry.buffer), entry.count);
+    fault_point("take: copied");
+    session.exclusive([&](State& state) {
+      state.entries[seat.entry] = {};
+      seat.phase = TakerPhase::taken;
+    });
+    return result;
+  }
+
+  /// Whether one that waits has died: those behind it would wait for what it asked for.
+  bool has_dead_takers(const State& state) const {
+    return std::any_of(state.entries.begin(), state.entries.end(), [this](const State::Entry& entry) {
+      return entry.ticket != 0 && entry.buffer < 0 && !attendance_.is_there(entry.place);
+    });
+  }
+  void forget_the_dead(State& state) {
+    forget_if(state, [this](int owner) { return !attendance_.is_there(owner); });
+  }
+  /// Names the processes that are attached, for errors.
+  std::string who() const { return attendance_.who(); }
+
+ private:
+  using Attendance = SharedAttendance<Net, State>;
+
+  static std::size_t buffer_count(const AccumulatorOptions& options) {
+    return static_cast<std::size_t>(options.max_takers) + 2;
+  }
+  std::byte* buffer(int number) const { return buffers_ + static_cast<std::size_t>(number) * sum_.bytes(); }
+
+  /// One that neither the sum nor a result lies in; there are more buffers than can be in use.
+  static int spare_buffer(const State& state) {
+    const auto is_in_use = [&state](int number) {
+      return (state.count() > 0 && state.sum == number) ||
+             std::any_of(state.entries.begin(), state.entries.end(),
+                         [number](const State::Entry& entry) { return entry.buffer == number; });
+    };
+    int number = 0;
+    while (is_in_use(number)) ++number;
+    return number;
+  }
+
+  std::size_t free_entry(const State& state) const {
+    std::size_t at = 0;
+    while (at < takers_ && state.entries[at].ticket != 0) ++at;
+    return at;
+  }
+
+  template <class IsGone>
+  static void forget_if(State& state, IsGone&& is_gone) {
+    for (State::Entry& entry : state.entries) {
+      if (entry.ticket == 0 || !is_gone(entry.place)) continue;
+      state.cancel(entry.ticket);
+      entry = {};
+    }
+  }
+
+  Sum sum_;
+  std::size_t takers_;
+  std::byte* buffers_;
+  Attendance attendance_;
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

@@ -9,7 +9,7 @@ namespace {
 
 template <class T>
 void run(const Json& scenario, Report& report, const std::string& variant) {
-  using Accumulator = lockstep::ConditionalAccumulator<T>;
+  using Accumulator = lockstep::ConditionalAccumulator<T, Net>;
   report.computed_in<T>();
   run_accumulator<Accumulator>(
       scenario, report, variant,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <lockstep/error.hpp>
+#include <lockstep/transport/in_process.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,14 @@
 namespace conformance {
 
 using Json = nlohmann::json;
+
+/// The transport of accumulators and token queues. Whoever puts support/over_shared_memory.hpp before the
+/// sources runs them in shared memory.
+#if defined(LOCKSTEP_TEST_OVER_SHARED_MEMORY)
+using Net = lockstep::test::InSegment;
+#else
+using Net = lockstep::InProcess;
+#endif
 
 /// |found - expected| <= atol + rtol * |expected| for numbers with a decimal point; integers are compared
 /// exactly.
@@ -94,6 +103,9 @@ class Report {
   void compare(const Json& expected, const Json& found) { compare(expected, found, ""); }
   void fail(const std::string& message) { failures_.push_back(place_ + ": " + message); }
   const std::vector<std::string>& failures() const { return failures_; }
+  /// The scenario asks for what the transport rightly refuses, so it was not run.
+  void refuse() { is_refused_ = true; }
+  bool is_refused() const { return is_refused_; }
 
  private:
   void compare(const Json& expected, const Json& found, const std::string& path) {
@@ -124,6 +136,7 @@ class Report {
   Tolerance tolerance_ = float64_;
   std::string place_ = "scenario";
   std::vector<std::string> failures_;
+  bool is_refused_ = false;
 };
 
 /// Runs the steps of a scenario one after the other. `execute(step)` returns what the step gave, in the form
@@ -142,8 +155,11 @@ void run_steps(const Json& scenario, Report& report, const std::string& variant,
 using Runner = std::function<void(const Json& scenario, Report& report)>;
 using Runners = std::map<std::string, Runner>;
 
+/// What becomes of scenarios of a kind without a runner.
+enum class OtherKinds { fail, left_out };
+
 /// Runs all scenarios of `file`: one line for each failure, then the tally.
-/// @return the number of scenarios that failed; those of a kind without a runner have failed.
-int run_file(const std::string& file, const Runners& runners);
+/// @return the number of scenarios that failed.
+int run_file(const std::string& file, const Runners& runners, OtherKinds others);
 
 }  // namespace conformance

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// The conformance suite: runs every scenario of the file named on the command line, or of the one built in.
+/// In shared memory, those of accumulators and token queues.
 #include "driver.hpp"
 
 #include <exception>
@@ -22,25 +23,29 @@ void run_api_order(const Json& scenario, Report& report);
 }  // namespace conformance
 
 int main(int argc, char** argv) {
-  const conformance::Runners runners{
-      {"dense_accumulator", conformance::run_dense_accumulator},
-      {"sparse_accumulator", conformance::run_sparse_accumulator},
-      {"token_queue", conformance::run_token_queue},
-      {"init_tokens", conformance::run_init_tokens},
-      {"sharding_rule", conformance::run_sharding_rule},
-      {"sync_replicas", conformance::run_sync_replicas},
-      {"grad_aggregation", conformance::run_grad_aggregation},
-      {"optimizer", conformance::run_optimizer},
-      {"ema", conformance::run_ema},
-      {"api_order", conformance::run_api_order},
+  const conformance::Runners runners {
+    {"dense_accumulator", conformance::run_dense_accumulator},
+        {"sparse_accumulator", conformance::run_sparse_accumulator},
+        {"token_queue", conformance::run_token_queue},
+#if !defined(LOCKSTEP_TEST_OVER_SHARED_MEMORY)
+        {"init_tokens", conformance::run_init_tokens}, {"sharding_rule", conformance::run_sharding_rule},
+        {"sync_replicas", conformance::run_sync_replicas},
+        {"grad_aggregation", conformance::run_grad_aggregation}, {"optimizer", conformance::run_optimizer},
+        {"ema", conformance::run_ema}, {"api_order", conformance::run_api_order},
+#endif
   };
+#if defined(LOCKSTEP_TEST_OVER_SHARED_MEMORY)
+  constexpr auto others = conformance::OtherKinds::left_out;
+#else
+  constexpr auto others = conformance::OtherKinds::fail;
+#endif
   try {
 #if defined(LOCKSTEP_CONFORMANCE_JSON)
     const char* const built_in = LOCKSTEP_CONFORMANCE_JSON;
 #else
     const char* const built_in = "tests/conformance/conformance.json";
 #endif
-    return conformance::run_file(argc > 1 ? argv[1] : built_in, runners) == 0 ? 0 : 1;
+    return conformance::run_file(argc > 1 ? argv[1] : built_in, runners, others) == 0 ? 0 : 1;
   } catch (const std::exception& exception) {
     std::cerr << exception.what() << std::endl;
     return 2;

@@ -12,7 +12,7 @@
 namespace conformance {
 
 void run_token_queue(const Json& scenario, Report& report) {
-  using Queue = lockstep::TokenQueue<>;
+  using Queue = lockstep::TokenQueue<Net>;
   Queue queue;
   std::map<std::string, Queue::Waiter> waiters;
   const auto waiter = [&](const Json& step) -> Queue::Waiter& {

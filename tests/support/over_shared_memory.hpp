@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// Put before a test by -include: where it names no transport, its replicas are threads over a segment of
-/// shared memory, each trainer with a session of its own.
+/// shared memory, each trainer and each accumulator with a session of its own.
 #pragma once
+
+#define LOCKSTEP_TEST_OVER_SHARED_MEMORY
 
 #include <lockstep/lockstep.hpp>
 #include <lockstep/transport/shared_memory.hpp>
@@ -28,13 +30,14 @@ struct InSegment {
       std::iota(seats.begin(), seats.end(), 0);
       return seats;
     }
-
-   private:
-    static std::string unique_name() {
-      static std::atomic<int> count{0};
-      return "test-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
-    }
   };
+
+ private:
+  /// One count for sessions of all states.
+  static std::string unique_name() {
+    static std::atomic<int> count{0};
+    return "test-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+  }
 };
 static_assert(Transport<InSegment>);
 

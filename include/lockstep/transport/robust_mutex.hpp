@@ -6,7 +6,9 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/transport/fault_point.hpp>
+#include <lockstep/transport/wait.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
@@ -48,14 +50,12 @@ class RobustMutex {
   /// False if its owner has not let go within `patience`.
   bool lock(std::chrono::milliseconds patience) {
     int error = ::pthread_mutex_trylock(&mutex_);
-    if (error == EBUSY) {
-      timespec until{};
-      ::clock_gettime(CLOCK_REALTIME, &until);
-      until.tv_sec += static_cast<time_t>(patience.count() / 1000);
-      until.tv_nsec += static_cast<long>(patience.count() % 1000) * 1'000'000;
-      until.tv_sec += until.tv_nsec / 1'000'000'000;
-      until.tv_nsec %= 1'000'000'000;
-      error = ::pthread_mutex_timedlock(&mutex_, &until);
+    // In slices: one who is woken and killed before it has the mutex takes the wake with it, and whoever has
+    // the mutex by then does not know of those who still sleep.
+    while ((error == EBUSY || error == ETIMEDOUT) && patience.count() > 0) {
+      const auto slice = std::min(patience, k_slice);
+      error = lock_within(slice);
+      patience -= slice;
     }
     if (error == EOWNERDEAD) {
       fault_point("mutex: inherited");
@@ -68,6 +68,16 @@ class RobustMutex {
   void unlock() noexcept { ::pthread_mutex_unlock(&mutex_); }
 
  private:
+  int lock_within(std::chrono::milliseconds slice) {
+    timespec until{};
+    ::clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += static_cast<time_t>(slice.count() / 1000);
+    until.tv_nsec += static_cast<long>(slice.count() % 1000) * 1'000'000;
+    until.tv_sec += until.tv_nsec / 1'000'000'000;
+    until.tv_nsec %= 1'000'000'000;
+    return ::pthread_mutex_timedlock(&mutex_, &until);
+  }
+
   pthread_mutex_t mutex_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// Everything of the library except the opt-in headers (tensor/xtensor.hpp, compat/tensorflow.hpp,
-/// checkpoint/safetensors.hpp, checkpoint/checkpointer.hpp).
+/// checkpoint/safetensors.hpp, checkpoint/checkpointer.hpp, observe/chrome_trace.hpp, observe/metrics.hpp).
 #pragma once
 
 #include <lockstep/concepts.hpp>
@@ -10,6 +10,7 @@
 #include <lockstep/extra_state.hpp>
 #include <lockstep/gradient_aggregation.hpp>
 #include <lockstep/gradients/variables.hpp>
+#include <lockstep/observe/observer.hpp>
 #include <lockstep/optimizers/local.hpp>
 #include <lockstep/optimizers/optimizers.hpp>
 #include <lockstep/per_variable/granularity.hpp>

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/variables.hpp>
+#include <lockstep/observe/observer.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/sync/engine.hpp>
@@ -32,20 +33,22 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// @tparam R a rule, `PerVariable` of one, or `GradientAggregation` of these (then replicas exchange every
 /// micro-batch).
 /// @tparam Net models lockstep::Transport.
+/// @tparam O models lockstep::Observer: is told what each replica does. `NoObserver` costs nothing.
 /// @par Thread safety All members may be called from any thread; a replica belongs to one thread.
 /// @par Cost of a step with R contributions of P elements: each contribution is read once, variables and
 /// slots are read and written once; nothing else moves.
 /// @par Source TensorFlow SyncReplicasOptimizer; differences: docs/coming-from-tensorflow.md.
-template <class R, Transport Net = InProcess, class T = float, class G = T>
+template <class R, Transport Net = InProcess, class T = float, class G = T, Observer O = NoObserver>
 requires Recipe<R, T>
 class SyncReplicas {
  public:
   /// What loops see.
-  using Replica = SyncReplica<R, Net, T, G>;
+  using Replica = SyncReplica<R, Net, T, G, O>;
 
   /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
-  SyncReplicas(R recipe, Variables<T, G>& variables, const SyncOptions& options, const Net& net = {})
-      : engine_(std::make_unique<Engine>(recipe, net, variables, options)) {}
+  SyncReplicas(R recipe, Variables<T, G>& variables, const SyncOptions& options, const Net& net = {},
+               O observer = {})
+      : engine_(std::make_unique<Engine>(recipe, net, variables, options, std::move(observer))) {}
 
   /// Takes the lowest free replica number. @throws UsageError if all N have joined; as below.
   Replica join(std::stop_token stop = {}, std::chrono::milliseconds timeout = {}) {
@@ -126,6 +129,8 @@ class SyncReplicas {
   }
   /// As given.
   const SyncOptions& options() const { return engine_->options(); }
+  /// The one that was given, or what was moved from it.
+  const O& observer() const { return engine_->observer(); }
 
   /// Counters of one replica number; cheap, at any time.
   /// @throws InvalidArgument if there is no such number.
@@ -186,7 +191,7 @@ class SyncReplicas {
   }
 
  private:
-  using Engine = detail::RoundEngine<R, Net, T, G>;
+  using Engine = detail::RoundEngine<R, Net, T, G, O>;
 
   /// @throws detail::SeatTaken, which tells that the next free number may be tried, and as `join`.
   Replica sit_down(int place, std::stop_token stop, std::chrono::milliseconds timeout) {
@@ -208,5 +213,8 @@ SyncReplicas(R, Variables<T, G>&, SyncOptions) -> SyncReplicas<R, InProcess, T, 
 /// Deduces the transport and the scalars.
 template <class R, class T, class G, Transport Net>
 SyncReplicas(R, Variables<T, G>&, SyncOptions, Net) -> SyncReplicas<R, Net, T, G>;
+/// Deduces the transport, the scalars and the observer.
+template <class R, class T, class G, Transport Net, Observer O>
+SyncReplicas(R, Variables<T, G>&, SyncOptions, Net, O) -> SyncReplicas<R, Net, T, G, O>;
 
 LOCKSTEP_NAMESPACE_END

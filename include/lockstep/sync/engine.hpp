@@ -42,9 +42,9 @@ class Places {
 
 /// What a replica or the program asks of a trainer beyond its own step: to look, to keep still, to start
 /// over.
-template <class R, class Net, class T, class G>
-class RoundEngine : public TrainerState<R, Net, T, G> {
-  using State = TrainerState<R, Net, T, G>;
+template <class R, class Net, class T, class G, class O>
+class RoundEngine : public TrainerState<R, Net, T, G, O> {
+  using State = TrainerState<R, Net, T, G, O>;
 
  public:
   using State::announce;
@@ -57,8 +57,9 @@ class RoundEngine : public TrainerState<R, Net, T, G> {
   using State::title;
   using State::updater;
 
-  RoundEngine(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& settings)
-      : State(recipe, net, variables, settings) {
+  RoundEngine(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& settings,
+              O observer)
+      : State(recipe, net, variables, settings, std::move(observer)) {
     // If all replicas are of this process, its values are the initial ones, whoever joins first.
     if (static_cast<int>(session().seats_here(replicas()).size()) != replicas()) return;
     Visitor me(*this);

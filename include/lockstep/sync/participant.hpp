@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/observe/observer.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/sync/engine.hpp>
 
@@ -117,8 +118,26 @@ class Participant {
         note_waiting();
         throw timed_out(timeout);
       }
+      [[maybe_unused]] const auto waiting = engine_->span(index(), Activity::wait);
       engine_->sleep(before, deadline->end());
     }
+  }
+
+  // For the observer: from now on the program computes; it does not any more; it hands over what it has
+  // computed, until the timer ends.
+  void computes() { computing_ = engine_->span(index(), Activity::compute); }
+  void stops_computing() { computing_.end(); }
+  auto pushes() {
+    stops_computing();
+    return engine_->span(index(), Activity::push);
+  }
+  /// What `step()` returns, once the observer knows; the program computes then.
+  template <class Step>
+  StepResult observed(Step&& step) {
+    const StepResult result = step();
+    if constexpr (SeesSteps<typename Engine::ObserverType>) engine_->observer().on(StepEnd{index(), result});
+    computes();
+    return result;
   }
 
   bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
@@ -184,8 +203,10 @@ class Participant {
   /// Copies the variables while a hold keeps them still.
   void take_snapshot() {
     const auto size = static_cast<std::size_t>(engine_->updater().layout().size());
+    auto copying = engine_->span(index(), Activity::snapshot);
     snapshot_.resize(size);
     std::copy_n(engine_->updater().values(), size, snapshot_.data());
+    copying.end();
     engine_->session().exclusive([&](Control& control) { control.round.release(index()); });
     engine_->announce();
     if (cooperates()) engine_->crew().advance(worker_);
@@ -201,6 +222,7 @@ class Participant {
   std::int64_t label_generation_ = 0;
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
+  [[no_unique_address]] SpanTimer<typename Engine::ObserverType> computing_;
 };
 
 }  // namespace detail

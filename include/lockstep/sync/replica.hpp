@@ -35,9 +35,9 @@ struct SeatTaken : UsageError {
 /// A seat at a `SyncReplicas` trainer, made by its `join()`. Leaves when it is destroyed; when an exception
 /// destroys it, the others get `PeerFailed`.
 /// @par Thread safety One thread at a time; different replicas on different threads.
-template <class R, class Net, class T, class G>
-class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
-  using Engine = detail::RoundEngine<R, Net, T, G>;
+template <class R, class Net, class T, class G, class O>
+class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
+  using Engine = detail::RoundEngine<R, Net, T, G, O>;
   using Participant = detail::Participant<Engine>;
   using Control = detail::Control;
 
@@ -69,6 +69,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       throw;
     }
     if (engine.options().hooks.begin) engine.guarded(place, [&] { engine.options().hooks.begin(place); });
+    me().computes();
   }
 
   /// Takes over the seat; the other one has none any more.
@@ -117,14 +118,14 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
       detail::throw_error<NoGradients>(engine().title(), "apply_gradients: replica ", index(),
                                        " has no gradient for any variable in step ", me().step());
     staged.header().unit = staged.header().total = options.weight;
-    return contribute(options, 1);
+    return me().observed([&] { return contribute(options, 1); });
   }
 
   /// For a wrapper that has merged the gradients of several batches into the contribution: its header is
   /// final already.
   StepResult apply_merged(const ApplyOptions& options, std::int64_t batches) {
     expect_free("apply_gradients");
-    return contribute(options, batches);
+    return me().observed([&] { return contribute(options, batches); });
   }
 
   /// Waits on after a TimeoutError or Cancelled.
@@ -133,7 +134,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     if (!pending_)
       detail::throw_error<UsageError>(engine().title(), "resume: replica ", index(),
                                       " has no pending contribution");
-    return wait_for_outcome(options, std::nullopt);
+    return me().observed([&] { return wait_for_outcome(options, std::nullopt); });
   }
   /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
   /// `resume()` then.
@@ -150,6 +151,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
     if (!taken) return false;
     pending_ = false;
     staging_slot().clear();
+    me().computes();
     return true;
   }
 
@@ -207,6 +209,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   }
 
   void depart(Participant& leaving) {
+    leaving.stops_computing();
     Engine& engine = leaving.engine();
     engine.session().exclusive([&](Control& control) {
       if (pending_ && control.round.id == round_) control.round.withdraw(place_);
@@ -218,6 +221,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
   }
 
   StepResult contribute(const ApplyOptions& options, std::int64_t batches) {
+    auto pushing = me().pushes();
     Contribution<G>& staged = staging_slot();
     staged.header().merged = 1;  // however many micro-batches are in it
     const SyncOptions& settings = engine().options();
@@ -267,6 +271,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G>, T, G> {
         merger_(earlier, staged);
         continue;
       }
+      pushing.end();
       computed_at_ = me().step();
       if (verdict != protocol::Verdict::accepted) {
         staged.clear();

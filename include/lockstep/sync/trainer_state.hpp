@@ -7,6 +7,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/variables.hpp>
+#include <lockstep/observe/observer.hpp>
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/control.hpp>
@@ -22,14 +23,15 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// @tparam R recipe of the optimizer. @tparam Net transport.
-template <class R, class Net, class T, class G>
+/// @tparam R recipe of the optimizer. @tparam Net transport. @tparam O observer.
+template <class R, class Net, class T, class G, class O>
 class TrainerState {
  public:
   using Session = typename Net::template Session<Control>;
@@ -38,10 +40,13 @@ class TrainerState {
   using WorkerType = Worker<T, G>;
   using Scalar = T;
   using Gradients = Contribution<G>;
+  using ObserverType = O;
   static constexpr bool by_elements = Updater<R, T, G>::by_elements;
 
-  TrainerState(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& options)
-      : options_(checked(options)),
+  TrainerState(const R& recipe, const Net& net, Variables<T, G>& variables, const SyncOptions& options,
+               O&& observer)
+      : observer_(std::move(observer)),
+        options_(checked(options)),
         binding_(variables),
         rows_(variables.layout()),
         session_(net, Control(options), spec(recipe)),
@@ -78,6 +83,18 @@ class TrainerState {
   Board& board() { return *arrays_.board; }
   std::atomic<std::int64_t>& waiting(int place) { return arrays_.waiting[place]; }
   int replicas() const { return options_.replicas(); }
+
+  O& observer() { return observer_; }
+  /// For the observer: what `place` does from now on until the timer ends.
+  SpanTimer<O> span([[maybe_unused]] int place, [[maybe_unused]] Activity activity,
+                    [[maybe_unused]] std::int64_t items = 0) {
+    if constexpr (SeesSpans<O>) {
+      const std::int64_t step = board().step.load(std::memory_order_relaxed);  // only to be shown
+      return {observer_, fork_guard_, {.replica = place, .activity = activity, .step = step, .items = items}};
+    } else {
+      return {};
+    }
+  }
 
   /// Lets everybody look at the state again.
   void announce() {
@@ -175,6 +192,7 @@ class TrainerState {
     throw LayoutMismatch(text(title(), who, " disagrees about ", differs));
   }
 
+  [[no_unique_address]] O observer_;
   ForkGuard fork_guard_;
   SyncOptions options_;
   Binding<T, G> binding_;

@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/finite.hpp>
+#include <lockstep/observe/observer.hpp>
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/control.hpp>
 #include <lockstep/sync/options.hpp>
@@ -82,6 +83,7 @@ class UpdateCrew {
  private:
   void plan_and_work(Worker& me) {
     if (me.skips) {
+      [[maybe_unused]] const auto committing = state_.span(me.place, Activity::commit, 1);
       state_.session().exclusive(
           [&](Control& control) {
             control.round.start_update();
@@ -130,11 +132,13 @@ class UpdateCrew {
   /// update is opened and ended in one go.
   void work_alone(Worker& me) {
     auto& updater = state_.updater();
+    auto applying = state_.span(me.place, Activity::apply, updater.items());
     updater.list(me.plan, me.contributions, 1, me.sources);
     if (me.measures)
       updater.list(me.plan, me.contributions,
                    clip_factor(updater.squared_norm(me.sources), state_.options().clip_norm), me.sources);
     updater.run(me.plan, me.sources, 0, updater.layout().size());
+    applying.end();
     commit(me, true);
   }
 
@@ -174,6 +178,7 @@ class UpdateCrew {
   /// @return whether something changed, so that the caller looks again.
   bool work(Worker& me) {
     Tiles& tiles = state_.arrays().tiles;
+    auto working = state_.span(me.place, me.measures ? Activity::measure : Activity::apply);
     if constexpr (State::k_survives_kill) state_.undo(me.place).forget();
     bool listed = false;
     Index longest = 1;  // items in one run, after the first
@@ -189,7 +194,9 @@ class UpdateCrew {
         state_.updater().list(me.plan, me.contributions, me.factor, me.sources);
       longest = run_length(tiles.count() - k, me.sources.is_dense());
       do_items(me, begin, end);
+      working.add(end - begin);
     }
+    working.end();
     return tiles.all_done(me.stage) && (me.measures ? open_apply_stage(me.stage) : commit(me));
   }
 
@@ -242,6 +249,7 @@ class UpdateCrew {
     UpdateInfo info{};
     bool call_hook = false;
     fault_point("commit: all items done");
+    auto committing = state_.span(me.place, Activity::commit);
     const bool mine = state_.session().exclusive(
         [&](Control& control) {
           if (opens) open_update(control, me);
@@ -266,6 +274,7 @@ class UpdateCrew {
         published());
     fault_point("commit: not announced");
     if (!mine) return true;
+    committing.add(1);
     if (call_hook) {
       std::exception_ptr failure;
       hook_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);

@@ -13,8 +13,12 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <optional>
+#include <ostream>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace digits {
@@ -42,6 +46,36 @@ void print_replicas(const Job& job) {
                 std::chrono::duration<double>(stats.waiting).count());
   }
 }
+
+/// What the user wants to see of a training.
+struct Watched {
+  Watched(const Options& options, Job& job)
+      : curve(options.steps), trace({.replicas = options.replicas, .capacity = room(options)}) {
+    job.curve = &curve;
+    job.trace = &trace;
+  }
+  /// Spans of a replica: a contribution has about six. Of a very long training the beginning is kept.
+  static std::size_t room(const Options& options) {
+    const int contributions = 1 + options.contributions() / options.replicas;
+    const std::int64_t spans = options.steps * options.grad_steps * contributions * 16;
+    return static_cast<std::size_t>(std::min<std::int64_t>(spans, 1'000'000));
+  }
+  void write(const Options& options) const {
+    if (!options.trace.empty()) to_file(options.trace, [&](std::ostream& out) { trace.write(out); });
+    if (!options.plot.empty())
+      to_file(options.plot, [&](std::ostream& out) { plot(out, curve, trace, options.replicas); });
+  }
+  template <class Write>
+  static void to_file(const std::string& path, Write&& write) {
+    std::ofstream file(path);
+    write(file);
+    file.close();
+    if (!file) throw std::runtime_error("cannot write " + path);
+    std::printf("written: %s\n", path.c_str());
+  }
+  Curve curve;
+  ls::ChromeTrace trace;
+};
 
 /// Prints a claim and whether it holds.
 bool claim(bool holds, const char* text, double found) {
@@ -73,6 +107,8 @@ bool train_and_report(const Options& options, const Digits& data) {
   const Network network(variables, options.hidden, options.seed);
   Progress progress(options.steps);
   Job job{.options = options, .data = data, .network = network, .jitter = {}, .progress = &progress};
+  std::optional<Watched> watched;
+  if (options.is_watched()) watched.emplace(options, job);
   const auto print_what = [&] {
     std::printf(
         "%zu images to train, %zu to test; %s, %d replica(s) x batch %lld x %d micro-batch(es), R = %d\n",
@@ -84,6 +120,7 @@ bool train_and_report(const Options& options, const Digits& data) {
   if (options.is_in_processes() && job.index != 0) return true;  // replica 0 reports
   if (options.is_in_processes()) print_what();
   print_replicas(job);
+  if (watched) watched->write(options);
   const double accuracy = network.accuracy(data.test, variables);
   std::printf("\n");
   const bool accurate =

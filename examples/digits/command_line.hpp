@@ -51,12 +51,18 @@ inline Options parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--die-at", options.die_at, "replica 1 kills itself at this step, the first time it runs")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--trace", options.trace,
+                 "writes what each replica did to this file, for https://ui.perfetto.dev (threads only)");
+  app.add_option("--plot", options.plot,
+                 "draws loss, accuracy and what each replica did as SVG (threads only)");
   app.add_flag("!--no-proof", options.prove, "only train");
   try {
     app.parse(argc, argv);
     if (options.is_local() && (replicas->count() > 0 || aggregate->count() > 0))
       throw CLI::ValidationError("--transport local",
                                  "has a single replica: leave --replicas and --aggregate out");
+    if (options.transport != "threads" && options.is_watched())
+      throw CLI::ValidationError("--trace, --plot", "only with --transport threads");
   } catch (const CLI::ParseError& error) {
     app.exit(error);
     throw;

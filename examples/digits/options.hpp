@@ -25,9 +25,11 @@ struct Options {
   bool prove = true;
   std::string session = "digits";  // of processes
   std::int64_t die_at = 0;         // 0: never
+  std::string trace, plot;         // files to write, or nothing
 
   bool is_local() const { return transport == "local"; }
   bool is_in_processes() const { return transport == "processes"; }
+  bool is_watched() const { return !trace.empty() || !plot.empty(); }
   int contributions() const { return aggregate == 0 ? replicas : aggregate; }
 };
 

@@ -6,8 +6,10 @@
 #include "data.hpp"
 #include "model.hpp"
 #include "options.hpp"
+#include "plot.hpp"
 #include "progress.hpp"
 #include <lockstep/lockstep.hpp>
+#include <lockstep/observe/chrome_trace.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -32,9 +34,22 @@ struct Job {
   const Network& network;
   std::optional<std::uint64_t> jitter;  // seed of random sleeps, to disturb the timing
   Progress* progress = nullptr;         // of replica 0
+  Curve* curve = nullptr;               // of replica 0
+  ls::ChromeTrace* trace = nullptr;     // of all
   std::atomic<std::int64_t> dropped = 0;
   std::vector<ls::ReplicaStats> stats = {};  // at the end
   std::atomic<int> index = 0;                // of the last replica that has joined
+};
+
+/// An observer of one's own: hands on what replicas do, if the user of the program has asked for it.
+struct Watch {
+  void on(const ls::Span& span) const noexcept {
+    if (trace) trace->on(span);
+  }
+  void on(const ls::StepEnd& step) const noexcept {
+    if (trace) trace->on(step);
+  }
+  ls::ChromeTrace* trace;
 };
 
 /// This process was not started again after an earlier one of its replica had died.
@@ -64,6 +79,8 @@ void train(Replica& replica, Job& job) {
     if (replica.index() == 0 && job.progress && job.progress->is_due(result.global_step))
       job.progress->report(result.global_step, loss, job.network.accuracy(job.data.test, replica),
                            job.dropped);
+    if (replica.index() == 0 && job.curve && job.curve->is_due(result.global_step))
+      job.curve->add({result.global_step, loss, job.network.accuracy(job.data.test, replica)});
   }
 }
 
@@ -94,6 +111,7 @@ void train_with(const Rule& rule, ls::Variables<Real>& variables, Job& job) {
       .departure = options.is_in_processes() ? ls::Departure::wait : ls::Departure::redistribute};
   const ls::AggregationOptions window{.grad_steps = options.grad_steps};
   const bool has_window = options.grad_steps > 1;
+  const Watch watch{job.trace};
   if (options.is_local() && !has_window)
     run(ls::Local{rule, variables}, job);
   else if (options.is_local())
@@ -106,11 +124,13 @@ void train_with(const Rule& rule, ls::Variables<Real>& variables, Job& job) {
             ls::SyncReplicas{rule, variables, sync, ls::SharedMemory{.name = options.session}}, window},
         job);
   else if (!has_window)
-    run(ls::SyncReplicas{rule, variables, sync}, job);
+    run(ls::SyncReplicas{rule, variables, sync, ls::InProcess{}, watch}, job);
   else if (options.exchange == "window")
-    run(ls::GradientAggregation{ls::SyncReplicas{rule, variables, sync}, window}, job);
+    run(ls::GradientAggregation{ls::SyncReplicas{rule, variables, sync, ls::InProcess{}, watch}, window},
+        job);
   else
-    run(ls::SyncReplicas{ls::GradientAggregation{rule, window}, variables, sync}, job);
+    run(ls::SyncReplicas{ls::GradientAggregation{rule, window}, variables, sync, ls::InProcess{}, watch},
+        job);
 }
 
 // One object file for each of these, because every rule in every form takes a while to compile.

@@ -4,6 +4,7 @@
 #include "support/program.hpp"
 #include "support/sync_step.hpp"
 
+#include <barrier>
 #include <map>
 #include <memory>
 #include <random>
@@ -184,6 +185,87 @@ class DenseSweep {
   std::vector<Eigen::ArrayXf> gradients_;
 };
 
+/// What any merge has to move, with nothing to find out: the order of the rows is known beforehand. Two
+/// threads copy the gradients to where the step keeps them, for their owners go on with other ones, and then
+/// update row by row.
+class RowFloor {
+ public:
+  explicit RowFloor(const Batches& batches)
+      : batches_(batches), values_(k_table * k_width), packed_(k_replicas * k_rows * k_width) {
+    for (Index i = 0; i < values_.size(); ++i) values_(i) = initial(i);
+    for (int step = 0; step < k_batches; ++step) {
+      std::map<Index, std::vector<Index>> sources;
+      for (int replica = 0; replica < k_replicas; ++replica)
+        for (std::size_t k = 0; k < k_rows; ++k)
+          sources[batches[step][static_cast<std::size_t>(replica)].indices[k]].push_back(
+              replica * k_rows + static_cast<Index>(k));
+      Order& order = orders_.emplace_back();
+      order.place.resize(k_replicas * k_rows);
+      Index used = 0;
+      for (const auto& [row, contributions] : sources) {
+        order.rows.push_back({row, used, static_cast<Index>(contributions.size())});
+        for (const Index contribution : contributions)
+          order.place[static_cast<std::size_t>(contribution)] = used++;
+      }
+    }
+    (*this)(1, 0);
+    expect_first_batch(values_.data(), batches, "floor");
+  }
+  double operator()(int steps, int first = 1) {
+    std::barrier meeting(2);
+    return seconds_in_parallel(2,
+                               [&](int thread) {
+                                 for (int i = first; i < first + steps; ++i) {
+                                   copy(i, thread);
+                                   meeting.arrive_and_wait();
+                                   update(i, thread);
+                                   meeting.arrive_and_wait();
+                                 }
+                               }) /
+           steps;
+  }
+
+ private:
+  struct MergedRow {
+    Index row, first, count;  // contributions first to first + count - 1
+  };
+  struct Order {
+    std::vector<Index> place;  // of each row of each replica
+    std::vector<MergedRow> rows;
+  };
+  using Row = Eigen::Map<Eigen::Array<float, k_width, 1>>;
+  using ConstRow = Eigen::Map<const Eigen::Array<float, k_width, 1>>;
+
+  void copy(int step, int thread) {
+    const Order& order = orders_[static_cast<std::size_t>(step) % k_batches];
+    for (int replica = 2 * thread; replica < 2 * thread + 2; ++replica) {
+      const float* rows = batches_[step][static_cast<std::size_t>(replica)].rows.data();
+      for (Index k = 0; k < k_rows; ++k)
+        Row(packed_.data() + order.place[static_cast<std::size_t>(replica * k_rows + k)] * k_width) =
+            ConstRow(rows + k * k_width);
+    }
+  }
+  void update(int step, int thread) {
+    const auto& rows = orders_[static_cast<std::size_t>(step) % k_batches].rows;
+    const std::size_t half = rows.size() / 2, end = thread == 0 ? half : rows.size();
+    for (std::size_t k = thread == 0 ? 0 : half; k < end; ++k) {
+      const float* sources = packed_.data() + rows[k].first * k_width;
+      Row values(values_.data() + rows[k].row * k_width);
+      if (rows[k].count == 1) {
+        values -= (k_rate / k_replicas) * ConstRow(sources);
+      } else {
+        Eigen::Array<float, k_width, 1> sum = ConstRow(sources);
+        for (Index i = 1; i < rows[k].count; ++i) sum += ConstRow(sources + i * k_width);
+        values -= (k_rate / k_replicas) * sum;
+      }
+    }
+  }
+
+  const Batches& batches_;
+  Eigen::ArrayXf values_, packed_;
+  std::vector<Order> orders_;
+};
+
 using HashMerge = MapMerge<std::unordered_map<Index, Index>>;
 using TreeMerge = MapMerge<std::map<Index, Index>>;
 
@@ -199,14 +281,18 @@ void compare() {
   HashMerge hash(batches());
   TreeMerge tree(batches());
   DenseSweep dense;
+  RowFloor floor(batches());
   Interleaved rounds;
   rounds.add("lockstep", steps_of(lockstep, 8));
   rounds.add("unordered_map", steps_of(hash, 4));
   rounds.add("map", steps_of(tree, 4));
   rounds.add("dense sweep", steps_of(dense, 1));
+  rounds.add("floor", steps_of(floor, 8));
   rounds.run(21);
   report("sparse/unordered_map", rounds.ratio("unordered_map", "lockstep"), "x", rounds);
   report("sparse/map", rounds.ratio("map", "lockstep"), "x");
+  report("sparse/floor", rounds.ratio("lockstep", "floor"), "x the time");
+  report("sparse/unordered_map_of_floor", rounds.ratio("unordered_map", "floor"), "x");
   report("sparse/dense_sweep", rounds.ratio("dense sweep", "lockstep"), "x");
 }
 
@@ -216,6 +302,8 @@ void register_all() {
                     [] { return std::make_unique<Lockstep>(batches()); });
   register_workload("unordered_map/sparse/one_thread/f32" + arguments, k_bytes, 4,
                     [] { return std::make_unique<HashMerge>(batches()); });
+  register_workload("floor/sparse/two_threads/f32" + arguments, k_bytes, 8,
+                    [] { return std::make_unique<RowFloor>(batches()); });
   register_workload("map/sparse/one_thread/f32" + arguments, k_bytes, 4,
                     [] { return std::make_unique<TreeMerge>(batches()); });
   register_workload("dense/sparse/two_threads/f32" + arguments, k_bytes, 1,

@@ -4,6 +4,7 @@
 #include "lockstep-top/session_file.hpp"
 #include "support/catch.hpp"
 #include "support/processes.hpp"
+#include <lockstep/accumulators/token_queue.hpp>
 #include <lockstep/sync/description.hpp>
 #include <lockstep/transport/shared_memory.hpp>
 
@@ -16,7 +17,6 @@
 #include <unistd.h>
 #include <vector>
 
-using Catch::Matchers::ContainsSubstring;
 using lockstep::detail::Control;
 using top::SessionFile;
 using Session = lockstep::SharedMemory::Session<Control>;
@@ -142,28 +142,13 @@ TEST_CASE("top session_file: a damaged state is refused", "[tools][top]") {
   Session session = make_session(folder.path());
   const SessionFile file(session.path());
   session.exclusive([](Control& control) { control.round.total = 4711; });
-  CHECK_THROWS_WITH(file.state(), "its state is damaged: replicas = 4711");
+  CHECK_THROWS_WITH(file.state(), "its state is damaged: its rounds have no settings");
 }
 
-TEST_CASE("top session_file: what cannot be the state of a training", "[tools][top]") {
-  const Control good({.replicas_to_aggregate = k_replicas});
-  CHECK(top::fault_of(good).empty());
-  const auto fault = [&](auto&& damage) {
-    Control bad = good;
-    damage(bad.round);
-    return top::fault_of(bad);
-  };
-  using lockstep::protocol::Round;
-  CHECK_THAT(fault([](Round& r) { r.total = 0; }), ContainsSubstring("replicas = 0"));
-  CHECK_THAT(fault([](Round& r) { r.total = 129; }), ContainsSubstring("replicas = 129"));
-  CHECK_THAT(fault([](Round& r) { r.required_setting = 0; }), ContainsSubstring("replicas_to_aggregate = 0"));
-  CHECK_THAT(fault([](Round& r) { r.departure = lockstep::Departure{5}; }),
-             ContainsSubstring("departure = 5"));
-  CHECK_THAT(fault([](Round& r) { r.phase = lockstep::protocol::Phase{3}; }), ContainsSubstring("phase = 3"));
-  CHECK_THAT(fault([](Round& r) { r.ending = lockstep::protocol::Ending{3}; }),
-             ContainsSubstring("ending = 3"));
-  CHECK_THAT(fault([](Round& r) { r.places[2].seat = lockstep::protocol::Seat{4}; }),
-             ContainsSubstring("seat = 4"));
+TEST_CASE("top session_file: sessions without a training", "[tools][top]") {
+  const lockstep::test::SessionFolder folder;
+  const lockstep::TokenQueue queue(lockstep::SharedMemory{.name = "queue", .directory = folder.path()});
+  CHECK_THROWS_WITH(SessionFile(folder.path() + "/lockstep.queue"), "it holds no training: token queue");
 }
 
 TEST_CASE("top session_file: a line on a lock names a place", "[tools][top]") {

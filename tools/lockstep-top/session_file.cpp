@@ -101,6 +101,10 @@ SessionFile::SessionFile(const std::string& path)
 }
 
 void SessionFile::expect_known_layout() const {
+  if (described("rule").empty()) {
+    const std::string whole = description();
+    throw Unreadable("it holds no training: " + whole.substr(0, whole.find('\n')));
+  }
   const std::string made_by = described("build"), mine = lockstep::detail::build_text();
   const auto version = [](const std::string& build) { return build.substr(0, build.find(',')); };
   if (version(made_by) != version(mine))
@@ -127,7 +131,8 @@ Control SessionFile::state() const {
     copy_words(copy + head, raw.data() + head, bytes);
     if (commits.load(std::memory_order_relaxed) == before) {
       std::memcpy(static_cast<void*>(control.round.places.data()), raw.data() + head, bytes);
-      if (const std::string fault = fault_of(control); !fault.empty()) throw Unreadable(fault);
+      const std::string fault = state_fault(control, nullptr);
+      if (!fault.empty()) throw Unreadable("its state is damaged: " + fault);
       return control;
     }
     std::this_thread::yield();
@@ -142,9 +147,13 @@ std::string SessionFile::note() const {
   return {header().note.data(), std::min(length, header().note.size())};
 }
 
+std::string SessionFile::description() const {
+  return {reinterpret_cast<const char*>(mapping_.at(plan_.description)),
+          static_cast<std::size_t>(header().shape.description)};
+}
+
 std::string SessionFile::described(const std::string& subject) const {
-  std::istringstream lines(std::string(reinterpret_cast<const char*>(mapping_.at(plan_.description)),
-                                       static_cast<std::size_t>(header().shape.description)));
+  std::istringstream lines(description());
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with(subject + ": ")) return line.substr(subject.size() + 2);
   return {};
@@ -170,26 +179,6 @@ int place_of_lock(const std::string& line) {
   if (!words || title != "lock:" || kind != "OFDLCK" || access != "WRITE" || first != last) return -1;
   const std::int64_t place = first - SharedFile::k_first_lock - Segment::k_first_place;
   return place >= 0 && place < lockstep::k_max_replicas ? static_cast<int>(place) : -1;
-}
-
-std::string fault_of(const Control& control) {
-  const Round& round = control.round;
-  const auto damaged = [](const char* what, std::int64_t value) {
-    return "its state is damaged: " + std::string(what) + " = " + std::to_string(value);
-  };
-  if (round.total < 1 || round.total > lockstep::k_max_replicas) return damaged("replicas", round.total);
-  if (round.required_setting < 1) return damaged("replicas_to_aggregate", round.required_setting);
-  if (round.departure > lockstep::Departure::stop)
-    return damaged("departure", static_cast<std::int64_t>(round.departure));
-  if (round.phase > lockstep::protocol::Phase::applying)
-    return damaged("phase", static_cast<std::int64_t>(round.phase));
-  if (round.ending > lockstep::protocol::Ending::stopped)
-    return damaged("ending", static_cast<std::int64_t>(round.ending));
-  for (int i = 0; i < round.total; ++i)
-    if (const auto seat = round.places[static_cast<std::size_t>(i)].seat;
-        seat > lockstep::protocol::Seat::dead)
-      return damaged("seat", static_cast<std::int64_t>(seat));
-  return {};
 }
 
 }  // namespace top

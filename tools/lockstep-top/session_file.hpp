@@ -38,7 +38,7 @@ class ReadOnlyMapping {
 /// Reads without a lock: no process of the session can tell that it is looked at.
 class SessionFile {
  public:
-  /// @throws Unreadable unless it is a complete session of this version of lockstep.
+  /// @throws Unreadable unless it is a complete session of a trainer, of this version of lockstep.
   explicit SessionFile(const std::string& path);
 
   /// The state at one moment. Places beyond those in use are not read.
@@ -65,6 +65,7 @@ class SessionFile {
   const lockstep::detail::SegmentHeader& header() const {
     return *reinterpret_cast<const lockstep::detail::SegmentHeader*>(mapping_.at(0));
   }
+  std::string description() const;
   /// @throws Unreadable
   void expect_known_layout() const;
 
@@ -75,8 +76,5 @@ class SessionFile {
 
 /// The place whose lock a line of `/proc/PID/fdinfo/FD` shows; -1 if it shows no such lock.
 int place_of_lock(const std::string& line);
-
-/// Why a state cannot be one of a training; empty if it can.
-std::string fault_of(const lockstep::detail::Control& control);
 
 }  // namespace top

@@ -22,8 +22,8 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Options of `ChromeTrace`.
 struct ChromeTraceOptions {
   int replicas = 1;  ///< N of the trainer
-  std::size_t capacity =
-      1U << 14;     ///< spans of each replica that have room, of 64 bytes; a step has about six
+  /// Spans of each replica that have room, some 60 bytes each; a step has about six.
+  std::size_t capacity = 1U << 14;
   int process = 1;  ///< number in the file, where files of several processes are put together
 };
 

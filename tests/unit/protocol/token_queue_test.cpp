@@ -51,7 +51,7 @@ TEST_CASE("protocol token_queue: equal neighbours need room for one", "[protocol
 
 TEST_CASE("protocol token_queue: requests of a forgotten owner get nothing, those behind it do",
           "[protocol][token_queue]") {
-  Machine machine;
+  Queue machine;
   machine.enqueue_many(1, 1);
   const auto settled = machine.begin_dequeue(5);
   const auto waiting = machine.begin_dequeue(5);

@@ -23,7 +23,7 @@ struct MovingMomentum {
   }
 };
 
-using Table = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using DoubleTable = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 }  // namespace
 
@@ -196,7 +196,7 @@ TEST_CASE("BR-054: a variable that only some replicas have", "[reports][BR-054]"
   Variables<double> variables;
   const auto a = variables.add("a", VectorOf<double>::Zero(1));
   const auto b = variables.add("b", VectorOf<double>::Zero(1));
-  const auto table = variables.add("table", Table::Zero(4, 2));
+  const auto table = variables.add("table", DoubleTable::Zero(4, 2));
 
   SECTION("two replicas") {
     {
@@ -233,9 +233,9 @@ TEST_CASE("BR-054: a variable that only some replicas have", "[reports][BR-054]"
     SyncReplicas trainer{Sgd{1.0}, variables, {.replicas_to_aggregate = 2, .absent = absent}};
     trainer.run([&](auto& replica) {
       if (replica.index() == 0)
-        replica.set_rows(table, std::vector{0, 1}, Table::Constant(2, 2, 2));
+        replica.set_rows(table, std::vector{0, 1}, DoubleTable::Constant(2, 2, 2));
       else
-        replica.set_rows(table, std::vector{1, 3}, Table::Constant(2, 2, 4));
+        replica.set_rows(table, std::vector{1, 3}, DoubleTable::Constant(2, 2, 4));
       replica.apply_gradients();
     });
     const double half = absent == Absent::zero ? 0.5 : 1;

@@ -162,7 +162,7 @@ inline const char* state_fault(const Control& found, const Control* initial) {
   const protocol::Window& window = found.updater.window;
   if (!are_counts(window.global_step, window.counter, window.pending, window.updates, round.id,
                   round.global_step, round.generation, found.averaged, round.spare_tokens, round.visitors) ||
-      !are_counts(plan.grad_steps - 1))
+      !are_in(1, std::int64_t{1} << 62, plan.grad_steps))
     return "a counter is damaged";
   const std::int64_t most = 2 * std::int64_t{round.required_setting} + k_max_replicas;  // with tokens
   std::int64_t served = 0, readers = round.visitors;

@@ -111,11 +111,11 @@ TEST_CASE("sums hold every accepted gradient once, however often a worker is kil
   CHECK(folder.files().empty());
 }
 
-TEST_CASE("a taker that is killed in line lets the next one through", "[processes][accumulator]") {
-  const Watchdog watchdog;
-  const SessionFolder folder;
+namespace {
+
+/// A process that waits in line for more gradients than there are, until it is killed.
+Process first_in_line(const SessionFolder& folder) {
   const Shared<std::atomic<bool>> is_in_line;
-  Accumulator accumulator({.shape = Shape{1}}, net_in(folder));
   Process first([&] {
     Accumulator theirs({.shape = Shape{1}}, net_in(folder));
     auto taker = theirs.begin_take(100);
@@ -124,11 +124,37 @@ TEST_CASE("a taker that is killed in line lets the next one through", "[processe
     return 0;
   });
   wait_until([&] { return is_in_line->load(); });
+  return first;
+}
+
+}  // namespace
+
+TEST_CASE("a taker that is killed in line lets the next one through", "[processes][accumulator]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const bool asks = GENERATE(false, true);
+  Accumulator accumulator({.shape = Shape{1}}, net_in(folder));
+  Process first = first_in_line(folder);
   auto taker = accumulator.begin_take(1);
   accumulator.apply_grad(std::array{3.0}, 0);
   CHECK_FALSE(taker.ready());
   first.send(SIGKILL);
   CHECK(first.wait() == 128 + SIGKILL);
+  if (asks) CHECK(taker.ready());
+  CHECK(taker.get(30s).elements == std::vector{3.0});
+}
+
+TEST_CASE("who attaches at the place of a killed taker leaves nobody waiting who is due",
+          "[processes][accumulator]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  Accumulator accumulator({.shape = Shape{1}}, net_in(folder));
+  Process first = first_in_line(folder);
+  auto taker = accumulator.begin_take(1);
+  accumulator.apply_grad(std::array{3.0}, 0);
+  first.send(SIGKILL);
+  CHECK(first.wait() == 128 + SIGKILL);
+  const Accumulator third({.shape = Shape{1}}, net_in(folder));
   CHECK(taker.get(30s).elements == std::vector{3.0});
 }
 

@@ -173,14 +173,15 @@ class AccumulatorBase {
     return session_.exclusive([&](const State& state) { return store_.phase(state, seat); });
   }
 
-  /// The phase, after giving up the places of those who died in line.
+  /// The phase, after giving up the places of those who died in line. Who attaches gives them up too, and
+  /// serves nobody.
   Phase look(const Seat& seat) {
-    bool has_dead = false;
+    bool is_stuck = false;
     const Phase now = session_.exclusive([&](const State& state) {
-      has_dead = store_.has_dead_takers(state);
+      is_stuck = state.due() != 0 || store_.has_dead_takers(state);
       return store_.phase(state, seat);
     });
-    if (now != Phase::waiting || !has_dead) return now;
+    if (now != Phase::waiting || !is_stuck) return now;
     session_.exclusive([&](State& state) {
       store_.forget_the_dead(state);
       store_.serve(state);
@@ -235,7 +236,7 @@ class AccumulatorBase<Store, Net>::Taker {
   }
 
   /// True if `get` will not wait.
-  bool ready() const { return home_->phase(seat()) != Phase::waiting; }
+  bool ready() const { return home_->look(seat()) != Phase::waiting; }
 
   /// @brief Waits for the result and takes it out.
   /// @throws TimeoutError when `timeout` has passed; the taker stays in line.

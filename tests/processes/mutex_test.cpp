@@ -9,8 +9,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <fstream>
+#include <iterator>
 #include <sched.h>
-#include <thread>
+#include <string>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -35,6 +37,14 @@ void stay_on_one_core() {
   (void)::sched_setaffinity(0, sizeof(first), &first);
 }
 
+/// The process sleeps in the kernel.
+bool is_asleep(const Process& process) {
+  std::ifstream file("/proc/" + std::to_string(process.id()) + "/stat");
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  const std::size_t name_end = line.rfind(") ");  // 12 (name) S ...
+  return name_end != std::string::npos && line.compare(name_end + 2, 1, "S") == 0;
+}
+
 }  // namespace
 
 TEST_CASE("one who is woken and killed before it has the mutex takes nobody's turn with it",
@@ -53,8 +63,7 @@ TEST_CASE("one who is woken and killed before it has the mutex takes nobody's tu
       ::pause();
       return 0;
     });
-    wait_until([&] { return scene->waiting == 1; });
-    std::this_thread::sleep_for(20ms);  // first in the kernel's line
+    wait_until([&] { return scene->waiting == 1 && is_asleep(victim); });  // first in the kernel's line
     Process other([&] {
       ++scene->waiting;
       scene->got_it = scene->mutex.lock(30s);
@@ -68,8 +77,7 @@ TEST_CASE("one who is woken and killed before it has the mutex takes nobody's tu
       }
       return 0;
     });
-    wait_until([&] { return scene->waiting == 2; });
-    std::this_thread::sleep_for(20ms);
+    wait_until([&] { return scene->waiting == 2 && is_asleep(other); });
     scene->mutex.unlock();
     const bool was_faster = scene->mutex.lock(1ms);
     victim.send(SIGKILL);

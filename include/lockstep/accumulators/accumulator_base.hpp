@@ -100,7 +100,7 @@ class AccumulatorBase {
 
  protected:
   AccumulatorBase(const Net& net, const AccumulatorOptions& options)
-      : session_(net, State{}, spec(options)),
+      : session_(net, Store::initial(options), spec(options)),
         word_(*Carver(session_.memory().data()).template array<WaitWord>(1)),
         store_(options, session_, session_.memory().data() + word_bytes()) {}
   ~AccumulatorBase() = default;

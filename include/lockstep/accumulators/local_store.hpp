@@ -37,6 +37,7 @@ class LocalStore {
   };
 
   static SessionSpec spec(const AccumulatorOptions&) { return {}; }
+  static State initial(const AccumulatorOptions&) { return {}; }
   LocalStore(const AccumulatorOptions& options, Session&, std::byte*) : sum_(options) {}
 
   void add(State& state, const Gradient& gradient) {

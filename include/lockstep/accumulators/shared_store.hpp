@@ -33,9 +33,44 @@ struct SharedTakes : protocol::Accumulator<k_most_shared_takers> {
     int buffer = -1;              ///< of the result; negative while it waits
   };
   std::array<Entry, k_most_shared_takers> entries{};
-  int sum = 0;  ///< buffer of the sum, if there are gradients in it
+  int takers = 0;  ///< the first so many entries are in use
+  int sum = 0;     ///< buffer of the sum, if there are gradients in it
 };
 static_assert(std::is_trivially_copyable_v<SharedTakes>);
+
+/// One buffer for each taker, the sum, and a spare one.
+constexpr int buffer_count(int takers) { return takers + 2; }
+
+/// For transports that find a state: what in it no accumulator can have made; empty if nothing is. What
+/// passes leads to no memory that is not the session's.
+/// @param initial of an accumulator with the same options; null if they are not the same.
+inline const char* state_fault(const SharedTakes& found, const SharedTakes* initial) {
+  if (found.takers < 1 || found.takers > static_cast<int>(k_most_shared_takers) ||
+      (initial && found.takers != initial->takers))
+    return "it is for other takers";
+  if (!found.is_intact()) return "its line is damaged";
+  const int buffers = buffer_count(found.takers);
+  if (found.sum < 0 || found.sum >= buffers) return "its sum is nowhere";
+  const auto waits = [](const SharedTakes::Entry& entry) { return entry.ticket != 0 && entry.buffer < 0; };
+  std::size_t waiting = 0;
+  for (std::size_t at = 0; at < found.entries.size(); ++at) {
+    const SharedTakes::Entry& entry = found.entries[at];
+    const bool is_free = entry.ticket == 0;
+    if (is_free ? entry.buffer != -1
+                : at >= static_cast<std::size_t>(found.takers) || !found.has_issued(entry.ticket) ||
+                      entry.place < 0 || entry.place >= k_max_replicas || entry.buffer < -1 ||
+                      entry.buffer >= buffers || entry.count < 0)
+      return "a taker is damaged";
+    if (waits(entry)) ++waiting;
+  }
+  if (waiting != found.waiting()) return "its takers do not fit its line";
+  for (std::size_t position = 0; position < waiting; ++position)
+    if (std::none_of(found.entries.begin(), found.entries.end(), [&](const SharedTakes::Entry& entry) {
+          return waits(entry) && entry.ticket == found.in_line(position);
+        }))
+      return "its takers do not fit its line";
+  return "";
+}
 
 /// @brief Where an `AccumulatorBase` between processes keeps its sum, and its results until they are
 /// collected.
@@ -65,14 +100,20 @@ class SharedStore {
       throw_error<InvalidArgument>("accumulator: max_takers must be from 1 to ", k_most_shared_takers,
                                    ", got ", options.max_takers);
     const Sum sum(options);
-    return {.bytes = Attendance::bytes() + buffer_count(options) * sum.bytes(),
+    return {.bytes = Attendance::bytes() +
+                     static_cast<std::size_t>(buffer_count(options.max_takers)) * sum.bytes(),
             .description = text(sum.description(), "\nreduction: ", static_cast<int>(options.reduction),
                                 "\nmax_takers: ", options.max_takers)};
+  }
+  /// What a session begins with.
+  static State initial(const AccumulatorOptions& options) {
+    State state;
+    state.takers = options.max_takers;
+    return state;
   }
   /// @throws LayoutMismatch if the session was made with other options.
   SharedStore(const AccumulatorOptions& options, Session& session, std::byte* memory)
       : sum_(options),
-        takers_(static_cast<std::size_t>(options.max_takers)),
         buffers_(memory + Attendance::bytes()),
         attendance_(session, memory, [](State& state, int place) {
           forget_if(state, [place](int owner) { return owner == place; });
@@ -88,11 +129,12 @@ class SharedStore {
   }
 
   bool begin_take(State& state, Seat& seat) {
+    const auto takers = static_cast<std::size_t>(state.takers);
     std::size_t free = free_entry(state);
-    if (free == takers_) {
+    if (free == takers) {
       forget_the_dead(state);
       free = free_entry(state);
-      if (free == takers_) return false;
+      if (free == takers) return false;
     }
     const auto begun = state.begin_take(seat.num_required);
     state.entries[free] = {.ticket = begun.ticket, .place = attendance_.place()};
@@ -163,9 +205,6 @@ class SharedStore {
  private:
   using Attendance = SharedAttendance<Net, State>;
 
-  static std::size_t buffer_count(const AccumulatorOptions& options) {
-    return static_cast<std::size_t>(options.max_takers) + 2;
-  }
   std::byte* buffer(int number) const { return buffers_ + static_cast<std::size_t>(number) * sum_.bytes(); }
 
   /// One that neither the sum nor a result lies in; there are more buffers than can be in use.
@@ -180,9 +219,9 @@ class SharedStore {
     return number;
   }
 
-  std::size_t free_entry(const State& state) const {
+  static std::size_t free_entry(const State& state) {
     std::size_t at = 0;
-    while (at < takers_ && state.entries[at].ticket != 0) ++at;
+    while (at < static_cast<std::size_t>(state.takers) && state.entries[at].ticket != 0) ++at;
     return at;
   }
 
@@ -196,7 +235,6 @@ class SharedStore {
   }
 
   Sum sum_;
-  std::size_t takers_;
   std::byte* buffers_;
   Attendance attendance_;
 };

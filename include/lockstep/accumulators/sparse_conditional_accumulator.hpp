@@ -280,8 +280,8 @@ class SharedSparseSum {
     return rows;
   }
   SummedRows<T> summed(const Rows& rows) const {
-    return {
-        {rows.indices, *rows.count}, {rows.counts, *rows.count}, {rows.values, *rows.count * slice_size_}};
+    const std::size_t count = std::min(*rows.count, capacity_);  // others can write there
+    return {{rows.indices, count}, {rows.counts, count}, {rows.values, count * slice_size_}};
   }
 
   SparseDeclaration declared_;

@@ -118,6 +118,23 @@ class Accumulator {
     return backwards;
   }
 
+  /// Whether this ticket has been given out.
+  constexpr bool has_issued(Ticket ticket) const { return ticket != 0 && ticket < next_ticket_; }
+  /// The ticket of one who is in line, 0 = the head. @pre position < waiting()
+  constexpr Ticket in_line(std::size_t position) const { return line_[position].ticket; }
+  /// False for bytes that no events can have made.
+  constexpr bool is_intact() const {
+    constexpr Index k_most = std::numeric_limits<Index>::max() / 2;
+    if (!line_.is_intact() || count_ < 0 || count_ > k_most || next_ticket_ == 0) return false;
+    Ticket last = 0;
+    for (std::size_t i = 0; i < line_.size(); ++i) {
+      const Taker& taker = line_[i];
+      if (taker.ticket <= last || !has_issued(taker.ticket) || taker.num_required <= 0) return false;
+      last = taker.ticket;
+    }
+    return true;
+  }
+
   /// Member by member.
   friend constexpr bool operator==(const Accumulator&, const Accumulator&) = default;
 

@@ -69,6 +69,9 @@ class Fifo {
     --size_;
   }
 
+  /// False for bytes that are no line: its elements would lie outside of it.
+  constexpr bool is_intact() const { return first_ < Capacity && size_ <= Capacity; }
+
   /// Equal elements in the same order.
   friend constexpr bool operator==(const Fifo& a, const Fifo& b) {
     if (a.size_ != b.size_) return false;

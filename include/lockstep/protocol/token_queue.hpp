@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <type_traits>
 
@@ -157,6 +158,15 @@ class TokenQueue {
     return true;
   }
 
+  /// False for bytes that no events can have made. @param owners those who ask are 0 to `owners` - 1.
+  bool is_intact(int owners) const {
+    unsigned char closed = 0;
+    std::memcpy(&closed, &closed_, 1);
+    return closed <= 1 && runs_.is_intact() && requests_.is_intact() && waiting_ <= requests_.size() &&
+           (waiting_ == 0 || (size_ == 0 && !closed_)) && next_ticket_ != 0 && has_intact_runs() &&
+           has_intact_requests(owners);
+  }
+
   /// Member by member.
   friend constexpr bool operator==(const TokenQueue&, const TokenQueue&) = default;
 
@@ -172,6 +182,30 @@ class TokenQueue {
     int owner;
     friend constexpr bool operator==(const Request&, const Request&) = default;
   };
+
+  /// Every run has tokens, and together they are `size_`.
+  constexpr bool has_intact_runs() const {
+    Index left = size_;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      if (runs_[i].count < 1 || runs_[i].count > left) return false;
+      left -= runs_[i].count;
+    }
+    return left == 0;
+  }
+  /// Tickets ascend, the last `waiting_` requests are pending, those before are settled.
+  constexpr bool has_intact_requests(int owners) const {
+    Ticket last = 0;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      const Request& request = requests_[i];
+      const bool is_pending = i >= requests_.size() - waiting_;
+      if (request.ticket <= last || request.ticket >= next_ticket_ || request.owner < 0 ||
+          request.owner >= owners || request.result.outcome > Dequeued::Outcome::out_of_range ||
+          is_pending != (request.result.outcome == Dequeued::Outcome::pending))
+        return false;
+      last = request.ticket;
+    }
+    return true;
+  }
 
   constexpr bool extends_last_run(Index value) const {
     return !runs_.is_empty() && runs_.back().value == value;
@@ -213,6 +247,11 @@ class TokenQueue {
 };
 
 static_assert(std::is_trivially_copyable_v<TokenQueue<>>);
+
+/// For transports that find a queue: what is wrong with it, empty if nothing is.
+inline const char* state_fault(const TokenQueue<>& found, const TokenQueue<>* /*initial*/) {
+  return found.is_intact(k_max_replicas) ? "" : "its queue is damaged";
+}
 
 }  // namespace protocol
 

@@ -215,6 +215,23 @@ TEST_CASE("accumulators in shared memory want to know how large a sum is", "[pro
   CHECK(folder.files().empty());
 }
 
+TEST_CASE("sums that no session can hold are refused", "[processes][accumulator]") {
+  const SessionFolder folder;
+  const SharedMemory net = net_in(folder);
+  const Index huge = std::numeric_limits<Index>::max();
+  const auto refused = ContainsSubstring("more than a session may have, 70368744177664 bytes");
+  // 2^61 elements of 8 bytes, and 2^32 times 2^32 of them, would be none in 64 bits.
+  CHECK_THROWS_WITH(Accumulator({.shape = Shape{Index{1} << 61}}, net), refused);
+  CHECK_THROWS_WITH(Accumulator({.shape = Shape{Index{1} << 32, Index{1} << 32}}, net), refused);
+  CHECK_THROWS_WITH(Accumulator({.shape = Shape{huge, huge, 0}}, net), refused);
+  CHECK_THROWS_WITH(SparseAccumulator({.shape = Shape{k_unknown, huge}, .max_rows = 1}, net), refused);
+  CHECK_THROWS_WITH(SparseAccumulator({.shape = Shape{huge}}, net), refused);
+  CHECK_THROWS_WITH(SparseAccumulator({.shape = Shape{k_unknown, 2}, .max_rows = Index{1} << 60}, net),
+                    refused && ContainsSubstring("(1152921504606846976) times 32 bytes"));
+  CHECK_THROWS_AS(SparseAccumulator({.shape = Shape{huge}}, net), InvalidArgument);
+  CHECK(folder.files().empty());
+}
+
 TEST_CASE("accumulators with other options do not share a session", "[processes][accumulator]") {
   const SessionFolder folder;
   const SharedMemory net = net_in(folder);

@@ -68,10 +68,10 @@ class SharedDenseSum {
   using Gradient = TensorView<const T>;
   using Result = Tensor<T>;
 
-  /// @throws InvalidArgument unless the shape is declared with all its extents.
+  /// @throws InvalidArgument unless the shape is declared with all its extents, and sums of it fit.
   explicit SharedDenseSum(const AccumulatorOptions& options)
       : shape_(require_known_extents(options.shape)),
-        size_(static_cast<std::size_t>(element_count(shape_))),
+        size_(shared_element_count(options, shape_, sizeof(T))),
         reduction_(options.reduction) {}
 
   std::size_t bytes() const {
@@ -147,9 +147,9 @@ class ConditionalAccumulator : public detail::AccumulatorBase<detail::DenseStore
   /// What the constructor takes.
   using Options = AccumulatorOptions;
 
-  /// @throws InvalidArgument if a declared extent is below -1. Between processes also if one is unknown or
-  /// `max_takers` is not from 1 to 64; LayoutMismatch if the session was made with other options;
-  /// CapacityExceeded if too many are attached; and as the transport's session.
+  /// @throws InvalidArgument if a declared extent is below -1. Between processes also if one is unknown,
+  /// `max_takers` is not from 1 to 64, or the sums need more than 2^46 bytes; LayoutMismatch if the session
+  /// was made with other options; CapacityExceeded if too many are attached; and as the transport's session.
   explicit ConditionalAccumulator(const Options& options = {}, const Net& net = {}) : Base(net, options) {}
 
   /// @brief Adds a gradient. Never waits for takers; may serve one.

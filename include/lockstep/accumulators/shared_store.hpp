@@ -9,11 +9,13 @@
 #include <lockstep/error.hpp>
 #include <lockstep/protocol/accumulator.hpp>
 #include <lockstep/transport/fault_point.hpp>
+#include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -40,6 +42,20 @@ static_assert(std::is_trivially_copyable_v<SharedTakes>);
 
 /// One buffer for each taker, the sum, and a spare one.
 constexpr int buffer_count(int takers) { return takers + 2; }
+
+/// Elements of an array in each buffer, of so many bytes each.
+/// @throws InvalidArgument if all buffers are larger than a session may be.
+inline std::size_t shared_element_count(const AccumulatorOptions& options, std::span<const Index> extents,
+                                        std::size_t bytes_each) {
+  // In real numbers, which do not overflow.
+  double bytes = static_cast<double>(buffer_count(options.max_takers)) * static_cast<double>(bytes_each);
+  for (const Index extent : extents) bytes *= static_cast<double>(std::max(extent, Index{1}));
+  if (bytes > static_cast<double>(k_most_session_bytes))
+    throw_error<InvalidArgument>("accumulator: ", buffer_count(options.max_takers), " sums of ",
+                                 shape_text(extents), " times ", bytes_each,
+                                 " bytes are more than a session may have, ", k_most_session_bytes, " bytes");
+  return static_cast<std::size_t>(element_count(extents));
+}
 
 /// For transports that find a state: what in it no accumulator can have made; empty if nothing is. What
 /// passes leads to no memory that is not the session's.

@@ -196,11 +196,12 @@ class SharedSparseSum {
   using Gradient = SparseGradient<T>;
   using Result = SparseTensor<T>;
 
-  /// @throws InvalidArgument unless the extents of a row are declared, and how many rows there may be.
+  /// @throws InvalidArgument unless the extents of a row are declared, and how many rows there may be, and
+  /// sums of them fit.
   explicit SharedSparseSum(const AccumulatorOptions& options)
       : declared_(options),
-        slice_size_(slice_size_of(require_known_extents(options.shape, 1))),
-        capacity_(static_cast<std::size_t>(capacity_of(options))),
+        slice_size_(slice_size_of(options)),
+        capacity_(capacity_of(options, slice_size_)),
         reduction_(options.reduction) {}
 
   std::size_t bytes() const { return rows_in(nullptr).bytes; }
@@ -259,15 +260,16 @@ class SharedSparseSum {
     std::size_t bytes;
   };
 
-  static std::size_t slice_size_of(const Shape& shape) {
-    return static_cast<std::size_t>(element_count(std::span(shape).subspan(1)));
+  static std::size_t slice_size_of(const AccumulatorOptions& options) {
+    const Shape shape = require_known_extents(options.shape, 1);
+    return shared_element_count(options, std::span(shape).subspan(1), sizeof(T));
   }
-  static Index capacity_of(const AccumulatorOptions& options) {
+  static std::size_t capacity_of(const AccumulatorOptions& options, std::size_t slice_size) {
     const Index rows = options.max_rows != 0 ? options.max_rows : options.shape->front();
     if (rows < 0)
       throw_error<InvalidArgument>(
           "accumulator: between processes max_rows must say how many rows a sum may have, got ", rows);
-    return rows;
+    return shared_element_count(options, {&rows, 1}, 2 * sizeof(Index) + slice_size * sizeof(T));
   }
   Rows rows_in(std::byte* buffer) const {
     Carver carver(buffer);

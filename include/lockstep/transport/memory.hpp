@@ -19,6 +19,11 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
+namespace detail {
+/// Most bytes of one part of a session: more than any memory has.
+inline constexpr std::uint64_t k_most_session_bytes = std::uint64_t{1} << 46;
+}  // namespace detail
+
 /// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory. Blocks of
 /// 64 MiB and more are on large pages where the system gives them to those who ask, because rows that are far
 /// apart would miss the translation buffer on small ones.

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/transport/fault_point.hpp>
+#include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/robust_mutex.hpp>
 #include <lockstep/transport/shared_file.hpp>
 #include <lockstep/transport/wait.hpp>
@@ -89,7 +90,7 @@ inline std::string fault_of(const SegmentHeader& header, std::uint64_t bytes) {
   if (header.magic != SegmentHeader::k_magic) return "it is no segment of lockstep";
   if (header.format != SegmentHeader::k_format)
     return text("it has format ", header.format, ", this program knows format ", SegmentHeader::k_format);
-  constexpr std::uint64_t limit = std::uint64_t{1} << 46;
+  constexpr std::uint64_t limit = k_most_session_bytes;
   const SegmentShape& shape = header.shape;
   if (shape.state > limit || shape.description > limit || shape.memory > limit)
     return "its header is damaged: a part is larger than any memory";

@@ -257,6 +257,8 @@ TEST_CASE("what does not fit into the session leaves the accumulator as it was",
   CHECK(accumulator.num_accumulated() == 1);
   {
     auto taker = accumulator.begin_take(1);
+    CHECK_THROWS_WITH(accumulator.begin_take(1),
+                      ContainsSubstring("1 requests are in line or not collected"));
     CHECK_THROWS_AS(accumulator.begin_take(1), CapacityExceeded);
     const auto result = taker.get();
     CHECK(result.indices == std::vector<Index>{3, 5});

@@ -52,7 +52,7 @@ class AccumulatorBase {
   /// @throws Cancelled if a stop is requested first.
   /// @throws TimeoutError when `timeout` has passed. Either way the accumulator is as if this call had not
   /// been made.
-  /// @throws CapacityExceeded if too many requests are in line.
+  /// @throws CapacityExceeded if too many requests are in line or, between processes, not collected.
   /// @par Thread safety any number of threads.
   Result take_grad(Index num_required, std::chrono::nanoseconds timeout = k_default_deadline,
                    const std::stop_token& stop = {}) {
@@ -76,8 +76,8 @@ class AccumulatorBase {
       return true;
     });
     if (!admitted)
-      throw_error<CapacityExceeded>("take_grad: ", takers_in_line(), " requests are in line, no more fit",
-                                    store_.who());
+      throw_error<CapacityExceeded>("take_grad: ", requests_held(),
+                                    " requests are in line or not collected, no more fit", store_.who());
     if (served) rouse();
     return Taker(*this, std::move(seat));
   }
@@ -138,8 +138,8 @@ class AccumulatorBase {
     spec.bytes += word_bytes();
     return spec;
   }
-  std::size_t takers_in_line() const {
-    return session_.exclusive([](const State& state) { return state.waiting(); });
+  std::size_t requests_held() const {
+    return session_.exclusive([this](const State& state) { return store_.requests_held(state); });
   }
   void rouse() {
     word_.bump();

@@ -60,8 +60,7 @@ class SharedAttendance {
     if (const std::string differs = session.disagreement(); !differs.empty()) throw LayoutMismatch(differs);
     for (place_ = 0; place_ < k_max_replicas; ++place_)
       if (!session.alive(place_) && sit_down(forget)) return;
-    throw_error<CapacityExceeded>("accumulator: ", k_max_replicas,
-                                  " are attached to the session, no more fit");
+    throw_error<CapacityExceeded>("session: ", k_max_replicas, " are attached, no more fit");
   }
   SharedAttendance(const SharedAttendance&) = delete;
   SharedAttendance& operator=(const SharedAttendance&) = delete;

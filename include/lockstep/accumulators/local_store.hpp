@@ -94,6 +94,8 @@ class LocalStore {
     });
   }
 
+  /// A result lies in the seat, so only those in line take room.
+  std::size_t requests_held(const State& state) const { return state.waiting(); }
   // Threads do not die on their own.
   bool has_dead_takers(const State&) const { return false; }
   void forget_the_dead(State&) {}

@@ -206,6 +206,12 @@ class SharedStore {
     return result;
   }
 
+  /// In line or not collected.
+  std::size_t requests_held(const State& state) const {
+    return static_cast<std::size_t>(
+        std::count_if(state.entries.begin(), state.entries.end(),
+                      [](const State::Entry& entry) { return entry.ticket != 0; }));
+  }
   /// Whether one that waits has died: those behind it would wait for what it asked for.
   bool has_dead_takers(const State& state) const {
     return std::any_of(state.entries.begin(), state.entries.end(), [this](const State::Entry& entry) {

@@ -203,7 +203,10 @@ class TokenQueue<Net>::Waiter {
   // The machine forgets a settled request when it is polled, so the outcome is kept here.
   Dequeued poll() {
     if (settled_.outcome != Dequeued::Outcome::pending) return settled_;
-    settled_ = home().session_.exclusive([&](State& state) { return state.poll(ticket_); });
+    // Most looks find nothing new, and to look costs no copy of the queue.
+    const bool is_pending =
+        home().session_.exclusive([&](const State& state) { return state.is_pending(ticket_); });
+    if (!is_pending) settled_ = home().session_.exclusive([&](State& state) { return state.poll(ticket_); });
     return settled_;
   }
 

@@ -123,11 +123,14 @@ class TokenQueue {
   /// Gives up a place in line. False if there is no such request in line.
   constexpr bool cancel(Ticket ticket) {
     const std::size_t at = find(ticket);
-    if (at == requests_.size() || requests_[at].result.outcome != Dequeued::Outcome::pending) return false;
+    if (!is_pending_at(at)) return false;
     requests_.erase(at);
     --waiting_;
     return true;
   }
+
+  /// Whether the request is in line: `poll` would change nothing.
+  constexpr bool is_pending(Ticket ticket) const { return is_pending_at(find(ticket)); }
 
   /// What has become of a request that was in line.
   constexpr Dequeued poll(Ticket ticket) {
@@ -231,6 +234,9 @@ class TokenQueue {
     --waiting_;
   }
 
+  constexpr bool is_pending_at(std::size_t at) const {
+    return at < requests_.size() && requests_[at].result.outcome == Dequeued::Outcome::pending;
+  }
   constexpr std::size_t find(Ticket ticket) const {
     std::size_t at = 0;
     while (at < requests_.size() && requests_[at].ticket != ticket) ++at;

@@ -49,6 +49,21 @@ TEST_CASE("protocol token_queue: equal neighbours need room for one", "[protocol
   CHECK(machine.size() == 1'000'009);
 }
 
+TEST_CASE("protocol token_queue: only those in line are pending", "[protocol][token_queue]") {
+  Queue machine;
+  const auto served = machine.begin_dequeue(), waiting = machine.begin_dequeue(),
+             left = machine.begin_dequeue();
+  CHECK(machine.is_pending(served.ticket));
+  machine.enqueue_many(1, 1);
+  machine.cancel(left.ticket);
+  CHECK_FALSE(machine.is_pending(served.ticket));
+  CHECK(machine.is_pending(waiting.ticket));
+  CHECK_FALSE(machine.is_pending(left.ticket));
+  CHECK_FALSE(machine.is_pending(0));
+  machine.close();
+  CHECK_FALSE(machine.is_pending(waiting.ticket));
+}
+
 TEST_CASE("protocol token_queue: requests of a forgotten owner get nothing, those behind it do",
           "[protocol][token_queue]") {
   Queue machine;

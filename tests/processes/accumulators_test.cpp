@@ -245,6 +245,23 @@ TEST_CASE("accumulators with other options do not share a session", "[processes]
   CHECK_THROWS_AS(Queue(net), LayoutMismatch);
 }
 
+TEST_CASE("accumulators and queues of another build do not share a session", "[processes][accumulator]") {
+  const SessionFolder folder;
+  const std::string of_sums =
+      detail::text("accumulator: dense, float64, shape (4)\nreduction: ", static_cast<int>(Reduction::mean),
+                   "\nmax_takers: 4");
+  const std::string other = "\nbuild: lockstep 0.0.0";
+  const auto refused = ContainsSubstring("the session has 'build: lockstep 0.0.0'");
+  detail::SharedTakes takes;
+  takes.takers = 4;
+  const SharedMemory sums = net_in(folder, "sums"), tokens = net_in(folder, "tokens");
+  const SharedMemory::Session<detail::SharedTakes> older_sums(sums, takes, {.description = of_sums + other});
+  const SharedMemory::Session<protocol::TokenQueue<>> older_tokens(tokens, {},
+                                                                   {.description = "token queue" + other});
+  CHECK_THROWS_WITH(Accumulator({.shape = Shape{4}}, sums), refused);
+  CHECK_THROWS_WITH(Queue(tokens), refused);
+}
+
 TEST_CASE("what does not fit into the session leaves the accumulator as it was", "[processes][accumulator]") {
   const SessionFolder folder;
   SparseAccumulator accumulator({.shape = Shape{k_unknown, 1}, .max_takers = 1, .max_rows = 2},

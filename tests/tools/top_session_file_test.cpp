@@ -4,6 +4,7 @@
 #include "lockstep-top/session_file.hpp"
 #include "support/catch.hpp"
 #include "support/processes.hpp"
+#include <lockstep/accumulators/conditional_accumulator.hpp>
 #include <lockstep/accumulators/token_queue.hpp>
 #include <lockstep/sync/description.hpp>
 #include <lockstep/transport/shared_memory.hpp>
@@ -149,6 +150,10 @@ TEST_CASE("top session_file: sessions without a training", "[tools][top]") {
   const lockstep::test::SessionFolder folder;
   const lockstep::TokenQueue queue(lockstep::SharedMemory{.name = "queue", .directory = folder.path()});
   CHECK_THROWS_WITH(SessionFile(folder.path() + "/lockstep.queue"), "it holds no training: token queue");
+  const lockstep::ConditionalAccumulator<float, lockstep::SharedMemory> sum(
+      {.shape = lockstep::Shape{2}}, {.name = "sum", .directory = folder.path()});
+  CHECK_THROWS_WITH(SessionFile(folder.path() + "/lockstep.sum"),
+                    "it holds no training: accumulator: dense, float32, shape (2)");
 }
 
 TEST_CASE("top session_file: a line on a lock names a place", "[tools][top]") {

@@ -8,6 +8,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/protocol/accumulator.hpp>
+#include <lockstep/transport/build.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/transport.hpp>
@@ -119,7 +120,7 @@ class SharedStore {
     return {.bytes = Attendance::bytes() +
                      static_cast<std::size_t>(buffer_count(options.max_takers)) * sum.bytes(),
             .description = text(sum.description(), "\nreduction: ", static_cast<int>(options.reduction),
-                                "\nmax_takers: ", options.max_takers)};
+                                "\nmax_takers: ", options.max_takers, "\nbuild: ", build_text())};
   }
   /// What a session begins with.
   static State initial(const AccumulatorOptions& options) {

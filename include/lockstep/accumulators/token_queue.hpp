@@ -8,6 +8,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/protocol/token_queue.hpp>
+#include <lockstep/transport/build.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/in_process.hpp>
 #include <lockstep/transport/memory.hpp>
@@ -42,8 +43,7 @@ class TokenQueue {
   /// @throws as the transport's session. Between processes: LayoutMismatch if the session is no token queue,
   /// CapacityExceeded if too many are attached.
   explicit TokenQueue(const Net& net = {})
-      : session_(net, State{},
-                 SessionSpec{.bytes = word_bytes() + Attendance::bytes(), .description = "token queue"}),
+      : session_(net, State{}, spec()),
         word_(*Carver(session_.memory().data()).template array<WaitWord>(1)),
         attendance_(session_, session_.memory().data() + word_bytes(), [](State& state, int place) {
           state.forget_if([place](int owner) { return owner == place; });
@@ -118,6 +118,10 @@ class TokenQueue {
     Carver size;
     size.array<WaitWord>(1);
     return size.used();
+  }
+  static SessionSpec spec() {
+    return {.bytes = word_bytes() + Attendance::bytes(),
+            .description = "token queue\nbuild: " + detail::build_text()};
   }
   void rouse() {
     word_.bump();

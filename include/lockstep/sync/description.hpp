@@ -10,6 +10,7 @@
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/rule_groups.hpp>
 #include <lockstep/sync/options.hpp>
+#include <lockstep/transport/build.hpp>
 
 #include <Eigen/Core>
 
@@ -112,26 +113,6 @@ template <class T>
 std::string scalar_text() {
   const char* const kind = std::is_same_v<T, Eigen::bfloat16> ? "bfloat" : "float";
   return kind + std::to_string(8 * sizeof(T));
-}
-
-/// How this program computes: what decides the bits of an update beside the rule.
-inline std::string build_text() {
-  std::string build =
-      text("lockstep ", LOCKSTEP_VERSION_MAJOR, ".", LOCKSTEP_VERSION_MINOR, ".", LOCKSTEP_VERSION_PATCH,
-           ", Eigen ", EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION, ".", EIGEN_MINOR_VERSION,
-           ", registers of ", sizeof(Eigen::internal::packet_traits<float>::type), " bytes");
-#if defined(__clang__)
-  build += text(", clang ", __clang_major__);
-#elif defined(__GNUC__)
-  build += text(", gcc ", __GNUC__);
-#endif
-#if defined(__FMA__)
-  build += ", FMA";
-#endif
-#if defined(__FAST_MATH__)
-  build += ", fast-math";
-#endif
-  return build;
 }
 
 template <class R, class T, class G>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Replaces operator new and delete by ones that count. The array and nothrow forms of the library call
-/// these. They are weak, because the sanitizers of clang bring their own, which then win and count nothing.
+/// Replaces operator new and delete by ones that allocation_count. The array and nothrow forms of the library
+/// call these. They are weak, because the sanitizers of clang bring their own, which then win and
+/// allocation_count nothing.
 #include "support/allocations.hpp"
 
 #include <cstddef>
@@ -10,22 +11,22 @@
 
 namespace {
 
-thread_local std::uint64_t count = 0;
+thread_local std::uint64_t allocation_count = 0;
 
 void* allocate(std::size_t bytes) noexcept {
-  ++count;
+  ++allocation_count;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 
 void* allocate(std::size_t bytes, std::align_val_t alignment) noexcept {
-  ++count;
+  ++allocation_count;
   const auto unit = static_cast<std::size_t>(alignment);
   return std::aligned_alloc(unit, (bytes / unit + 1) * unit);
 }
 
 }  // namespace
 
-std::uint64_t lockstep::test::allocations() { return count; }
+std::uint64_t lockstep::test::allocations() { return allocation_count; }
 
 [[gnu::weak]] void* operator new(std::size_t bytes) {
   if (void* memory = allocate(bytes)) return memory;

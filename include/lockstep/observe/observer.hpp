@@ -153,6 +153,7 @@ inline std::size_t replicas_to_observe(int replicas, std::size_t capacity) {
 template <class O>
 class SpanTimer {
  public:
+  static constexpr bool is_running() { return true; }  // nobody needs to begin it
   void add(std::int64_t) {}
   void end() {}
 };
@@ -175,6 +176,8 @@ class SpanTimer<O> {
   }
   ~SpanTimer() { end(); }
 
+  /// It has begun and not ended.
+  bool is_running() const { return observer_ != nullptr; }
   /// Parts of it are done.
   void add(std::int64_t items) { span_.items += items; }
 

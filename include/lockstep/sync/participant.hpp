@@ -66,6 +66,7 @@ class Participant {
     std::optional<Deadline> deadline;
     std::optional<std::stop_callback<detail::Announce<Engine>>> wake_up;
     Clock::time_point since;
+    SpanTimer<typename Engine::ObserverType> sleeping;  // over all slices of a wait
     const auto note_waiting = [&] {
       if (deadline)
         engine_->waiting(index()).fetch_add((Clock::now() - since).count(), std::memory_order_relaxed);
@@ -76,7 +77,7 @@ class Participant {
         read_board();
         return {.status = Status::accepted, .global_step = step_};
       }
-      bool is_done = false, busy = false;
+      bool is_done = false, helps = false;
       auto ending = protocol::Ending::none;
       int culprit = -1;
       const std::uint32_t before = seen ? *seen : engine_->progress().seen();
@@ -86,18 +87,22 @@ class Participant {
           // A plan that was taken becomes an update without another look at the holds.
           const bool may_hold = reads_snapshot() && control.is_quiet();
           is_done = (!reads_snapshot() || may_hold) && done(control) && (!may_hold || round.hold(index()));
-          busy = control.is_busy(engine_->options().driver);
-          ending = round.ending;
+          const Driver driver = engine_->options().driver;
+          const bool busy = control.is_busy(driver);
+          helps = busy && control.committer == k_unclaimed;  // nobody can help with a hook
+          if (!busy) ending = round.ending;
           culprit = round.culprit;
           if (is_done) take_note(control);
         });
       }
       if (is_done) {
         note_waiting();
+        sleeping.end();
         if (reads_snapshot()) take_snapshot();
         return {.status = Status::accepted, .global_step = step_};
       }
-      if (busy && cooperates()) {
+      if (helps && cooperates()) {
+        sleeping.end();
         engine_->crew().advance(worker_);
         if (engine_->progress().seen() != before) continue;
       }
@@ -106,7 +111,7 @@ class Participant {
         throw_error<Cancelled>(engine_->title(), "replica ", index(), ": cancelled while waiting in step ",
                                step_);
       }
-      if (ending != protocol::Ending::none && !busy) {
+      if (ending != protocol::Ending::none) {
         note_waiting();
         return ended(ending, culprit);
       }
@@ -118,7 +123,7 @@ class Participant {
         note_waiting();
         throw timed_out(timeout);
       }
-      [[maybe_unused]] const auto waiting = engine_->span(index(), Activity::wait);
+      if (!sleeping.is_running()) sleeping = engine_->span(index(), Activity::wait);
       engine_->sleep(before, deadline->end());
     }
   }

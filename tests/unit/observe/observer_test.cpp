@@ -119,6 +119,21 @@ TEST_CASE("observer: after a timeout nothing is computed until the contribution 
   }
 }
 
+TEST_CASE("observer: a wait is one span, however often the system wakes who waits", "[observe]") {
+  constexpr auto k_patience = 150ms;  // several slices
+  Net<> net;
+  Recorder recorder;
+  SyncReplicas trainer{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 2}, Here{}, ObservedBy{recorder}};
+  auto first = trainer.join(0), second = trainer.join(1);
+  recorder.spans.clear();
+  CHECK(caught<TimeoutError>(thrown_by([&] { step(first, net.w, 1, {.timeout = k_patience}); })));
+  const std::vector<Span> waits = recorder.of(Activity::wait);
+  REQUIRE(waits.size() == 1);
+  CHECK(waits[0].replica == 0);
+  CHECK(waits[0].end - waits[0].begin >= k_patience);
+  CHECK(are_in_turn(recorder.of(0)));
+}
+
 TEST_CASE("observer: a hook after an update is part of the commit", "[observe]") {
   Net<> net;
   Recorder recorder;
@@ -134,6 +149,27 @@ TEST_CASE("observer: a hook after an update is part of the commit", "[observe]")
   REQUIRE(commits.size() == 1);
   CHECK(commits[0].begin <= in_hook);
   CHECK(in_hook <= commits[0].end);
+}
+
+TEST_CASE("observer: who waits for a hook after an update is told to wait once", "[observe][thread]") {
+  const Watchdog watchdog;
+  Net<> net;
+  Recorder recorder;
+  Clock::time_point begin, end;
+  const auto sleep = [&](const UpdateInfo&) {
+    begin = Clock::now();
+    std::this_thread::sleep_for(150ms);  // several slices
+    end = Clock::now();
+  };
+  SyncReplicas trainer{Sgd{1.0},
+                       net.variables,
+                       {.replicas_to_aggregate = 2, .hooks = {.after_update = sleep}},
+                       Here{},
+                       ObservedBy{recorder}};
+  trainer.run([&](auto& replica) { step(replica, net.w, 1); });
+  const std::vector<Span> waits = recorder.of(Activity::wait);
+  CHECK(std::none_of(waits.begin(), waits.end(),
+                     [&](const Span& wait) { return wait.begin >= begin && wait.end <= end; }));
 }
 
 TEST_CASE("observer: a limit of the norm is measured before tiles are updated", "[observe]") {

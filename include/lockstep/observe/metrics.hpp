@@ -58,7 +58,9 @@ class Metrics {
 
   /// Adds up waits.
   void on(const Span& span) noexcept {
-    if (!has(span.replica)) return;
+    // The others may be those of a replica that has left, while another one has its number.
+    const bool is_of_sitter = span.activity == Activity::compute || span.activity == Activity::wait;
+    if (!is_of_sitter || !has(span.replica)) return;
     Record& open = seats_[static_cast<std::size_t>(span.replica)].open;
     if (open.begin == Clock::time_point()) open.begin = span.begin;
     if (span.activity == Activity::wait) open.waited += span.end - span.begin;

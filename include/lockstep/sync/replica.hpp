@@ -80,6 +80,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
     if (!me_ || engine().is_in_forked_child()) return;  // the seat is the parent's
     try {
       if (std::uncaught_exceptions() > unwinding_) {
+        me().stops_computing();  // before another one may have its number
         engine().fail(index(), "an exception ended its loop");
         return;
       }
@@ -158,6 +159,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   /// Its loop has failed: the others get `PeerFailed` with the reason.
   void abandon(const std::string& reason) {
     if (!me_) return;
+    me().stops_computing();
     engine().fail(index(), reason);
     me_.reset();
   }

@@ -87,6 +87,21 @@ TEST_CASE("metrics: the share is the time asleep over the time since the update 
   CHECK(share >= 20 / (40 + latest) - 1e-12);
 }
 
+TEST_CASE("metrics: updates that a replica carries out after it has left are not of its successor",
+          "[observe]") {
+  Metrics metrics{{}};
+  const Clock::time_point now = Clock::now();
+  for (const Activity activity : {Activity::measure, Activity::apply, Activity::commit})
+    metrics.on(Span{.replica = 0, .activity = activity, .items = 1, .begin = now - 1000s, .end = now - 900s});
+  metrics.on(Span{.replica = 0, .activity = Activity::compute, .begin = now - 40s, .end = now - 30s});
+  metrics.on(Span{.replica = 0, .activity = Activity::wait, .begin = now - 30s, .end = now});
+  end_step(metrics, 0, 1);
+  const std::vector<json> rows = finished(metrics);
+  REQUIRE(rows.size() == 1);
+  const double latest = std::chrono::duration<double>(Clock::now() - now).count();
+  CHECK(rows[0].at("waiting")[0] >= 30 / (40 + latest) - 1e-12);
+}
+
 TEST_CASE("metrics: gradients that make no update count in the line of the next one", "[observe]") {
   Metrics metrics{{}};
   end_step(metrics, 0, 1);

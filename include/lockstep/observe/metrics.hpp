@@ -160,15 +160,23 @@ class Metrics {
 
   void write(std::ostream& out, bool with_last) {
     const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < seats_.size(); ++i)
-      while (const std::optional<Record> record = seats_[i].pop()) add(i, *record);
-    while (rows_.size() > (with_last ? 0U : 1U)) {
+    // Replicas go on while the seats are emptied one after the other. But once somebody has told of a step,
+    // all who contributed to it have told of those before: the second time finds that.
+    take_all();
+    const std::int64_t newest = rows_.empty() ? 0 : rows_.rbegin()->first;
+    take_all();
+    while (!rows_.empty() && (with_last || rows_.begin()->first < newest)) {
       const auto first = rows_.begin();
       written_ = first->first;
       out << line(first->first, first->second);
       rows_.erase(first);
     }
     if (with_last) written_ = -1;
+  }
+
+  void take_all() {
+    for (std::size_t i = 0; i < seats_.size(); ++i)
+      while (const std::optional<Record> record = seats_[i].pop()) add(i, *record);
   }
 
   void add(std::size_t replica, const Record& record) {

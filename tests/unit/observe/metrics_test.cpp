@@ -5,8 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <limits>
 #include <sstream>
+#include <thread>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -153,6 +156,36 @@ TEST_CASE(
   const std::vector<json> again = finished(metrics);
   REQUIRE(again.size() == 1);
   CHECK(again[0].at("step") == 1);
+}
+
+TEST_CASE("metrics: a line has the counts of all replicas, whenever another thread writes",
+          "[observe][thread]") {
+  const Watchdog watchdog;
+  constexpr int k_replicas = 3, k_steps = 3000;
+  Net<> net;
+  Metrics metrics{{.replicas = k_replicas}};
+  SyncReplicas trainer{
+      Sgd{1.0}, net.variables, {.replicas_to_aggregate = k_replicas}, InProcess{}, ObservedBy{metrics}};
+  std::ostringstream out;
+  std::atomic<bool> is_over = false;
+  std::thread writer([&] {
+    while (!is_over) metrics.write(out);
+  });
+  trainer.run([&](auto& replica) {
+    while (replica.global_step() < k_steps) step(replica, net.w, 1);
+  });
+  is_over = true;
+  writer.join();
+  metrics.finish(out);
+  const std::vector<json> rows = lines(out.str());
+  CHECK(rows.size() == k_steps);
+  CHECK(metrics.dropped() == 0);
+  const auto is_whole = [](const json& row) {
+    const auto is_null = [](const json& share) { return share.is_null(); };
+    const json& shares = row.at("waiting");
+    return row.at("accepted") == k_replicas && std::none_of(shares.begin(), shares.end(), is_null);
+  };
+  CHECK(std::count_if(rows.begin(), rows.end(), is_whole) == k_steps);
 }
 
 TEST_CASE("metrics: a loss that is no number, or none, is null", "[observe]") {

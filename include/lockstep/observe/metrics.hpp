@@ -63,6 +63,8 @@ class Metrics {
     if (!is_of_sitter || !has(span.replica)) return;
     Record& open = seats_[static_cast<std::size_t>(span.replica)].open;
     if (open.begin == Clock::time_point()) open.begin = span.begin;
+    // Not of a wait: who joins may wait for the initial values, or for an update.
+    if (open.step < 0 && span.activity == Activity::compute) open.step = span.step;
     if (span.activity == Activity::wait) open.waited += span.end - span.begin;
   }
   /// Counts, and closes what it has counted of a replica when that sees another update.
@@ -96,7 +98,7 @@ class Metrics {
  private:
   /// What one replica did from one update to the next.
   struct Record {
-    std::int64_t step = 0;
+    std::int64_t step = -1;  // the update at its end; of the open one the update before; -1: not known yet
     Clock::time_point begin = {}, end = {};
     Clock::duration waited{0};
     double loss = 0;  // sum

@@ -127,6 +127,27 @@ TEST_CASE("metrics: gradients that make no update count in the line of the next 
   CHECK(counts(3) == std::vector{0, 1, 0, 0});
 }
 
+TEST_CASE("metrics: lines begin with the first update, at whatever step training goes on", "[observe]") {
+  Net<> net;
+  Metrics metrics{{}};
+  SyncReplicas trainer{Sgd{1.0},
+                       net.variables,
+                       {.non_finite = NonFinite::skip_update, .global_step = 100},
+                       InProcess{},
+                       ObservedBy{metrics}};
+  auto replica = trainer.join();
+  step(replica, net.w, std::numeric_limits<double>::quiet_NaN());
+  step(replica, net.w, 1);
+  step(replica, net.w, 1);
+  const std::vector<json> rows = finished(metrics);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].at("step") == 101);
+  CHECK(rows[0].at("skipped") == 1);
+  CHECK(rows[0].at("accepted") == 1);
+  CHECK(rows[1].at("step") == 102);
+  CHECK(rows[1].at("skipped") == 0);
+}
+
 TEST_CASE(
     "metrics: a line is written when another update has been seen, and what is late comes with the next",
     "[observe]") {

@@ -10,6 +10,9 @@
 #include <lockstep/transport/shared_memory.hpp>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -144,6 +147,22 @@ TEST_CASE("top session_file: a damaged state is refused", "[tools][top]") {
   const SessionFile file(session.path());
   session.exclusive([](Control& control) { control.round.total = 4711; });
   CHECK_THROWS_WITH(file.state(), "its state is damaged: its rounds have no settings");
+}
+
+TEST_CASE("top session_file: a header that is damaged later leads nowhere", "[tools][top]") {
+  const lockstep::test::SessionFolder folder;
+  const Session session = make_session(folder.path());
+  const SessionFile file(session.path());
+  const int writable = ::open(session.path().c_str(), O_WRONLY | O_CLOEXEC);
+  const std::vector<std::uint64_t> damage(sizeof(lockstep::detail::SegmentShape) / sizeof(std::uint64_t),
+                                          std::uint64_t{1} << 45);
+  const std::size_t bytes = damage.size() * sizeof(std::uint64_t);
+  const ssize_t written = ::pwrite(writable, damage.data(), bytes,
+                                   static_cast<off_t>(offsetof(lockstep::detail::SegmentHeader, shape)));
+  ::close(writable);
+  REQUIRE(written == static_cast<ssize_t>(bytes));
+  CHECK(file.described("rule") == "Lion, slots m");
+  CHECK(file.state().round.total == k_replicas);
 }
 
 TEST_CASE("top session_file: sessions without a training", "[tools][top]") {

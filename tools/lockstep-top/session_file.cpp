@@ -25,7 +25,7 @@ using lockstep::detail::Control;
 using lockstep::detail::reason;
 using lockstep::detail::Segment;
 using lockstep::detail::SegmentHeader;
-using lockstep::detail::SegmentPlan;
+using lockstep::detail::SegmentShape;
 using lockstep::detail::SharedFile;
 using lockstep::protocol::Place;
 using lockstep::protocol::Round;
@@ -45,7 +45,7 @@ SharedFile opened(const std::string& path) {
 }
 
 /// The header is read into memory of this process first: nothing is mapped before it is known to be there.
-SegmentPlan checked_plan(const SharedFile& file) {
+SegmentShape checked_shape(const SharedFile& file) {
   const struct stat status = status_of(file);
   if (!S_ISREG(status.st_mode)) throw Unreadable("it is no file");
   alignas(SegmentHeader) std::array<std::byte, sizeof(SegmentHeader)> raw{};
@@ -57,7 +57,7 @@ SegmentPlan checked_plan(const SharedFile& file) {
     throw Unreadable("it is not complete: a process is making it, or was killed while it did");
   const std::string fault = lockstep::detail::fault_of(header, static_cast<std::uint64_t>(status.st_size));
   if (!fault.empty()) throw Unreadable(fault);
-  return SegmentPlan(header.shape);
+  return header.shape;
 }
 
 /// Copies whole words, each at once and in order, from where others write.
@@ -96,7 +96,10 @@ ReadOnlyMapping::ReadOnlyMapping(int file, std::size_t bytes) : bytes_(bytes) {
 ReadOnlyMapping::~ReadOnlyMapping() { ::munmap(const_cast<std::byte*>(base_), bytes_); }
 
 SessionFile::SessionFile(const std::string& path)
-    : file_(opened(path)), plan_(checked_plan(file_)), mapping_(file_.number(), plan_.memory) {
+    : file_(opened(path)),
+      shape_(checked_shape(file_)),
+      plan_(shape_),
+      mapping_(file_.number(), plan_.memory) {
   expect_known_layout();
 }
 
@@ -110,7 +113,7 @@ void SessionFile::expect_known_layout() const {
   if (version(made_by) != version(mine))
     throw Unreadable("it was made by '" + version(made_by) + "', this is for '" + version(mine) + "'");
   const std::string state = std::to_string(sizeof(Control)) + " bytes";
-  if (header().shape.state != sizeof(Control) || !described("state").starts_with(state + ","))
+  if (shape_.state != sizeof(Control) || !described("state").starts_with(state + ","))
     throw Unreadable("its state is not of " + state);
 }
 
@@ -149,7 +152,7 @@ std::string SessionFile::note() const {
 
 std::string SessionFile::description() const {
   return {reinterpret_cast<const char*>(mapping_.at(plan_.description)),
-          static_cast<std::size_t>(header().shape.description)};
+          static_cast<std::size_t>(shape_.description)};
 }
 
 std::string SessionFile::described(const std::string& subject) const {

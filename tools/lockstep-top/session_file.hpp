@@ -70,6 +70,7 @@ class SessionFile {
   void expect_known_layout() const;
 
   lockstep::detail::SharedFile file_;
+  lockstep::detail::SegmentShape shape_;  // as it was checked; the header may be damaged later
   lockstep::detail::SegmentPlan plan_;
   ReadOnlyMapping mapping_;  // of what comes before the memory
 };

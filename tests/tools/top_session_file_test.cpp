@@ -2,6 +2,7 @@
 /// @file
 /// The file of a session as lockstep-top reads it: whole states only, and not a byte is changed.
 #include "lockstep-top/session_file.hpp"
+#include "lockstep-top/watcher.hpp"
 #include "support/catch.hpp"
 #include "support/processes.hpp"
 #include <lockstep/accumulators/conditional_accumulator.hpp>
@@ -10,6 +11,7 @@
 #include <lockstep/transport/shared_memory.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <fcntl.h>
@@ -19,6 +21,7 @@
 #include <string>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 using lockstep::detail::Control;
@@ -119,6 +122,27 @@ TEST_CASE("top session_file: it is known when the session has ended", "[tools][t
   CHECK_FALSE(file->is_in_use());
   CHECK(file->is_removed());
   CHECK(file->state().round.total == k_replicas);
+}
+
+TEST_CASE("top session_file: a session that is just being left is seen as ended", "[tools][top]") {
+  const lockstep::test::SessionFolder folder;
+  const std::string path = folder.path() + "/lockstep.copy";
+  {
+    const Session session = make_session(folder.path());
+    std::filesystem::copy_file(session.path(), path);
+  }
+  const SessionFile file(path);
+  CHECK(condition_of(top::glance(file)) == "left behind: no process takes part any more");
+  std::optional<lockstep::detail::SharedFile> last(std::in_place, path, 0);
+  REQUIRE(last->try_lock(lockstep::detail::Segment::k_gate));
+  std::thread leaving([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::filesystem::remove(path);
+    last.reset();
+  });
+  const top::Look look = top::glance(file);
+  leaving.join();
+  CHECK(condition_of(look) == "ended");
 }
 
 TEST_CASE("top session_file: reading changes nothing", "[tools][top]") {

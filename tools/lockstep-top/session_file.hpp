@@ -51,6 +51,8 @@ class SessionFile {
 
   /// A process takes part.
   bool is_in_use() const { return file_.is_locked_elsewhere(lockstep::detail::Segment::k_attached); }
+  /// A process is coming or leaving.
+  bool is_at_gate() const { return file_.is_locked_elsewhere(lockstep::detail::Segment::k_gate); }
   /// The file has no name any more: the last process has left.
   bool is_removed() const;
   /// A living replica sits at the place.

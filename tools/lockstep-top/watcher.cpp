@@ -14,6 +14,7 @@ namespace {
 
 constexpr int k_samples = 50;  // at least, in one interval
 constexpr std::chrono::milliseconds k_longest_pause{100};
+constexpr int k_gate_looks = 1000;  // a millisecond apart
 constexpr std::string_view k_prefix = "lockstep.";
 
 /// By SIGSTOP or a debugger.
@@ -24,6 +25,19 @@ bool is_stopped(pid_t process) {
   std::getline(file, line);
   const std::size_t name_end = line.rfind(") ");  // the name may hold anything
   return name_end != std::string::npos && (line[name_end + 2] == 'T' || line[name_end + 2] == 't');
+}
+
+/// Whether a process takes part, and whether the file has gone. The last process that leaves takes no part
+/// any more before the file goes, but stays at the gate until it has gone, so that is asked in between. Who
+/// is stopped there is not waited for for ever.
+void look_at_users(const SessionFile& file, Look& look) {
+  for (int looks = 1;; ++looks) {
+    look.is_in_use = file.is_in_use();
+    const bool is_at_gate = file.is_at_gate();
+    look.is_removed = file.is_removed();
+    if (look.is_in_use || look.is_removed || !is_at_gate || looks == k_gate_looks) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace
@@ -64,8 +78,7 @@ void Watcher::find_processes(const lockstep::protocol::Round& round) {
 Look glance(const SessionFile& file) {
   Look look;
   // Before the state: what is read of a session in use is not older than this.
-  look.is_in_use = file.is_in_use();
-  look.is_removed = file.is_removed();
+  look_at_users(file, look);
   look.control = file.state();
   look.time = lockstep::Clock::now();
   const std::string rule = file.described("rule");

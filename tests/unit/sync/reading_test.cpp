@@ -41,7 +41,7 @@ TEST_CASE("reading: backup replicas never see a half-written update", "[sync][re
       std::array<int, 4> torn{};
       trainer.run([&](auto& replica) {
         const auto i = at(replica.index());
-        while (replica.global_step() < 120) {
+        while (replica.global_step() < 30) {
           torn[i] += !is_whole(replica, pair);
           replica.gradient(pair.a).setOnes();
           replica.gradient(pair.b).setOnes();
@@ -50,7 +50,7 @@ TEST_CASE("reading: backup replicas never see a half-written update", "[sync][re
         }
       });
       CHECK(torn == std::array<int, 4>{});
-      CHECK(trainer.global_step() >= 120);
+      CHECK(trainer.global_step() >= 30);
       CHECK(pair.variables.value(pair.b)[k_size - 1] == -static_cast<double>(trainer.global_step()));
       std::int64_t accepted = 0;
       for (int i = 0; i < n; ++i) accepted += trainer.stats(i).accepted;

@@ -10,7 +10,7 @@ using namespace lockstep::test;
 
 namespace {
 
-constexpr Index k_size = 100000;  // long enough to be read while it is written, if nothing keeps it still
+constexpr Index k_size = 20'000;  // long enough to be read while it is written, if nothing keeps it still
 
 /// Two variables that every update moves by the same amount; a consistent view shows one number everywhere.
 struct Pair {

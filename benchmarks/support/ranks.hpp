@@ -6,6 +6,7 @@
 
 #include "interleave.hpp"
 #include "program.hpp"
+#include "shared_replica.hpp"
 #include "sync_step.hpp"
 #include "textbook.hpp"
 
@@ -48,20 +49,22 @@ class RankStep {
   Eigen::ArrayXf gradient_, sum_;
 };
 
-/// Runs commands "RULE ELEMENTS STEPS"; both processes get the same ones. Keeps the arrays of the last few
-/// kinds.
+/// Runs commands "WHO RULE ELEMENTS STEPS", with `rival` or `lockstep`, which trains over shared memory; both
+/// processes get the same ones. Keeps the arrays of the last few kinds.
 template <class Collective>
 class Rank {
  public:
-  explicit Rank(Collective& collective) : collective_(collective) {}
+  explicit Rank(Collective& collective)
+      : collective_(collective), lockstep_("lockstep-benchmark-of-ranks", collective.rank()) {}
 
   /// Seconds per step on this process.
   double run(const std::string& command) {
     std::istringstream words(command);
-    std::string rule;
+    std::string who, rule;
     Index elements = 0;
     int steps = 0;
-    words >> rule >> elements >> steps;
+    words >> who >> rule >> elements >> steps;
+    if (who == "lockstep") return lockstep_.run(rule, elements, steps);
     auto& step = rule == "sgd" ? sgd_ : adam_;
     if (step.elements != elements) {
       step.run = nullptr;
@@ -83,6 +86,7 @@ class Rank {
     };
   }
   Collective& collective_;
+  SharedReplica lockstep_;
   Step sgd_, adam_;
 };
 
@@ -99,11 +103,11 @@ class RankProgram {
   }
 
  private:
-  Run steps_of_rival(const char* rule, Index elements, int steps) {
-    return [=, this] { return ask_(command(rule, elements, steps)); };
+  Run steps_of(const char* who, const char* rule, Index elements, int steps) {
+    return [=, this] { return ask_(command(who, rule, elements, steps)); };
   }
-  static std::string command(const char* rule, Index elements, int steps) {
-    return std::string(rule) + ' ' + std::to_string(elements) + ' ' + std::to_string(steps);
+  static std::string command(const char* who, const char* rule, Index elements, int steps) {
+    return std::string(who) + ' ' + rule + ' ' + std::to_string(elements) + ' ' + std::to_string(steps);
   }
 
   void compare() {
@@ -111,13 +115,17 @@ class RankProgram {
     SyncStep<Sgd> sgd(elements, k_ranks);
     SyncStep<Adam> adam(elements, k_ranks);
     Interleaved rounds;
-    rounds.add("sync sgd", steps_of(sgd, 4));
-    rounds.add("sync adam", steps_of(adam, 4));
-    rounds.add(name_ + " sgd", steps_of_rival("sgd", elements, 1));
-    rounds.add(name_ + " adam", steps_of_rival("adam", elements, 1));
+    rounds.add("sync sgd", bench::steps_of(sgd, 4));
+    rounds.add("sync adam", bench::steps_of(adam, 4));
+    rounds.add("processes sgd", steps_of("lockstep", "sgd", elements, 4));
+    rounds.add("processes adam", steps_of("lockstep", "adam", elements, 4));
+    rounds.add(name_ + " sgd", steps_of("rival", "sgd", elements, 1));
+    rounds.add(name_ + " adam", steps_of("rival", "adam", elements, 1));
     rounds.run(15);
     report("sync/2x25e6/sgd/" + name_, rounds.ratio(name_ + " sgd", "sync sgd"), "x", rounds);
     report("sync/2x25e6/adam/" + name_, rounds.ratio(name_ + " adam", "sync adam"), "x");
+    report("processes/2x25e6/sgd/" + name_, rounds.ratio(name_ + " sgd", "processes sgd"), "x");
+    report("processes/2x25e6/adam/" + name_, rounds.ratio(name_ + " adam", "processes adam"), "x");
   }
 
   void register_all() {
@@ -129,8 +137,9 @@ class RankProgram {
         register_workload(name_ + "/step/two_processes/f32/" + rule +
                               "/elements:" + std::to_string(elements) + "/replicas:2",
                           bytes, batch, [=, this] {
-                            return std::make_unique<std::function<double(int)>>(
-                                [=, this](int steps) { return ask_(command(rule, elements, steps)); });
+                            return std::make_unique<std::function<double(int)>>([=, this](int steps) {
+                              return ask_(command("rival", rule, elements, steps));
+                            });
                           });
       }
   }

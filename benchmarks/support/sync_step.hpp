@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Steps of synchronous replicas in one process, by lockstep and by what one would write without it.
+/// Steps of synchronous replicas, by lockstep and, in one process, by what one would write without it.
 #pragma once
 
 #include "parallel.hpp"
@@ -66,13 +66,14 @@ class TestVariables {
 };
 
 /// Replicas contribute what lies in their slots and update together; callable with a number of steps.
-template <class R>
+template <class R, class Net = InProcess>
 class SyncStep {
  public:
-  SyncStep(Index elements, int replicas, Index variables = 1)
-      : replicas_(replicas),
+  /// @param here how many of the replicas are threads of this process; 0 for all.
+  SyncStep(Index elements, int replicas, Index variables = 1, const Net& net = {}, int here = 0)
+      : here_(here == 0 ? replicas : here),
         variables_(elements, variables),
-        trainer_(R{}, variables_.set(), {.replicas_to_aggregate = replicas}) {
+        trainer_(R{}, variables_.set(), {.replicas_to_aggregate = replicas}, net) {
     trainer_.run([&](auto& replica) {
       variables_.write_gradients(replica, replica.index());
       replica.apply_gradients();
@@ -81,12 +82,13 @@ class SyncStep {
   }
 
   double operator()(int steps) {
-    Stopwatches watches(replicas_);
+    Stopwatches watches(here_);
     trainer_.run([&](auto& replica) {
+      const int mine = replica.index() % here_;
       step(replica);  // brings all together
-      watches.start(replica.index());
+      watches.start(mine);
       for (int i = 0; i < steps; ++i) step(replica);
-      watches.stop(replica.index());
+      watches.stop(mine);
     });
     return watches.seconds() / steps;
   }
@@ -97,9 +99,9 @@ class SyncStep {
     variables_.mark_gradients(replica);
     replica.apply_gradients();
   }
-  int replicas_;
+  int here_;
   TestVariables variables_;
-  SyncReplicas<R, InProcess> trainer_;
+  SyncReplicas<R, Net> trainer_;
 };
 
 /// As TensorFlow's accumulator does it: whoever has a gradient adds it to a running sum under a mutex; the

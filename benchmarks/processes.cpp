@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// Two processes over shared memory: large steps beside the floors of the machine, small ones beside threads,
+// and what it costs that a process may be killed at any instruction.
+#include "support/child.hpp"
+#include "support/floors.hpp"
+#include "support/program.hpp"
+#include "support/shared_replica.hpp"
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+namespace {
+
+using namespace lockstep;
+using namespace lockstep::bench;
+
+const std::string& session() {
+  static const std::string name = "lockstep-benchmark-" + std::to_string(getpid());
+  return name;
+}
+
+/// The other process: commands are "RULE ELEMENTS STEPS", answers are nanoseconds per step.
+void serve(int descriptor) {
+  Lines lines(descriptor);
+  SharedReplica replica(session(), 1);
+  for (std::string command = lines.read(); !command.empty(); command = lines.read()) {
+    std::istringstream words(command);
+    std::string rule;
+    Index elements = 0;
+    int steps = 0;
+    words >> rule >> elements >> steps;
+    lines.write(std::to_string(1e9 * replica.run(rule, elements, steps)));
+  }
+}
+
+/// Both processes, callable with a number of steps; the slower one counts.
+class TwoProcesses {
+ public:
+  TwoProcesses() : other_(serve), mine_(session(), 0) {}
+  double run(const std::string& rule, Index elements, int steps) {
+    other_.tell(rule + ' ' + std::to_string(elements) + ' ' + std::to_string(steps));
+    const double here = mine_.run(rule, elements, steps);
+    return std::max(here, 1e-9 * std::stod(other_.answer()));
+  }
+
+ private:
+  Child other_;
+  SharedReplica mine_;
+};
+
+/// Threads over a segment: the same memory, locks and copies as between processes.
+SharedMemory for_threads(const std::string& rule) {
+  return {.name = session() + "-threads-" + rule, .replicas_here = 2};
+}
+
+void compare_large(TwoProcesses& processes) {
+  constexpr Index elements = 25'000'000;
+  Floors floors(elements, 2);
+  Interleaved rounds;
+  floors.add_to(rounds);
+  rounds.add("processes sgd", [&] { return processes.run("sgd", elements, 4); });
+  rounds.add("processes adam", [&] { return processes.run("adam", elements, 4); });
+  rounds.run(15);
+  report("processes/2x25e6/sgd/roofline",
+         floors.roofline(rounds, "processes sgd", floor_bytes<Sgd>(elements, 2)), "of peak", rounds);
+  report("processes/2x25e6/adam/roofline",
+         floors.roofline(rounds, "processes adam", floor_bytes<Adam>(elements, 2)), "of peak");
+}
+
+template <class R>
+void compare_safety(const std::string& rule) {
+  constexpr Index elements = 10'000'000;
+  SyncStep<R> plain(elements, 2);
+  SyncStep<R, SharedMemory> safe(elements, 2, 1, for_threads(rule));
+  Interleaved rounds;
+  rounds.add("InProcess", steps_of(plain, 5));
+  rounds.add("SharedMemory", steps_of(safe, 5));
+  rounds.run(31);
+  report("processes/crash_safety/" + rule, rounds.ratio("SharedMemory", "InProcess"), "x the time", rounds);
+}
+
+void compare_round_trip(TwoProcesses& processes) {
+  SyncStep<Sgd> threads(16, 2);
+  Interleaved rounds;
+  rounds.add("processes", [&] { return processes.run("sgd", 16, 1000); });
+  rounds.add("threads", steps_of(threads, 1000));
+  rounds.run(51);
+  report("processes/round_trip", rounds.ratio("processes", "threads"), "x the time", rounds);
+}
+
+void register_all(TwoProcesses& processes) {
+  for (const char* rule : {"sgd", "adam"})
+    for (Index elements = 100; elements <= 100'000'000; elements *= 10) {
+      const double bytes =
+          rule == std::string("sgd") ? floor_bytes<Sgd>(elements, 2) : floor_bytes<Adam>(elements, 2);
+      const auto batch = static_cast<int>(std::clamp<Index>(5'000'000 / elements, 1, 500));
+      register_workload("sync_replicas/step/two_processes/f32/" + std::string(rule) +
+                            "/elements:" + std::to_string(elements) + "/replicas:2",
+                        bytes, batch, [=, &processes] {
+                          return std::make_unique<std::function<double(int)>>(
+                              [=, &processes](int steps) { return processes.run(rule, elements, steps); });
+                        });
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  session();  // both processes must know it
+  TwoProcesses processes;
+  const auto compare = [&] {
+    compare_round_trip(processes);
+    compare_safety<Sgd>("sgd");
+    compare_safety<Adam>("adam");
+    compare_large(processes);
+  };
+  return run_program(argc, argv, compare, [&] { register_all(processes); });
+}

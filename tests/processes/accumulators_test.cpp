@@ -194,7 +194,7 @@ TEST_CASE("a wait that is in vain names the processes that are attached", "[proc
   Accumulator accumulator({.shape = Shape{1}}, net_in(folder, "sum"));
   Queue queue(net_in(folder, "tokens"));
   for (const Process* process : {&one, &two}) {
-    const auto named = ContainsSubstring(" " + std::to_string(process->id()));
+    const auto named = ContainsSubstring(detail::text(" ", process->id()));
     CHECK_THROWS_WITH(accumulator.take_grad(1, 1ms), named);
     CHECK_THROWS_WITH(queue.dequeue(1ms), named);
   }

@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstddef>
 #include <fstream>
-#include <iterator>
 #include <sched.h>
 #include <string>
 
@@ -39,8 +38,9 @@ void stay_on_one_core() {
 
 /// The process sleeps in the kernel.
 bool is_asleep(const Process& process) {
-  std::ifstream file("/proc/" + std::to_string(process.id()) + "/stat");
-  const std::string line(std::istreambuf_iterator<char>(file), {});
+  std::ifstream file(detail::text("/proc/", process.id(), "/stat"));
+  std::string line;
+  std::getline(file, line);
   const std::size_t name_end = line.rfind(") ");  // 12 (name) S ...
   return name_end != std::string::npos && line.compare(name_end + 2, 1, "S") == 0;
 }

@@ -6,6 +6,7 @@
 
 #include <lockstep/transport/in_process.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -23,7 +24,7 @@ struct Hooked {
   struct Script {
     int countdown = 0;             // critical sections until `action` runs, once
     std::function<void()> action;  // may not throw
-    int wakes = 0;
+    std::atomic<int> wakes{0};
 
     void after_section() {
       if (countdown > 0 && --countdown == 0) action();

@@ -418,9 +418,9 @@ TEST_CASE("conditional_accumulator: only who changes the line wakes those in it"
   auto first = accumulator.begin_take(2);
   auto second = accumulator.begin_take(1);
   accumulator.apply_grad(std::vector<float>{1}, 0);
-  CHECK(net.script->wakes == 0);
+  CHECK(net.script->wakes.load() == 0);
   accumulator.apply_grad(std::vector<float>{1}, 0);
-  CHECK(net.script->wakes == 1);
+  CHECK(net.script->wakes.load() == 1);
   second.cancel();
-  CHECK(net.script->wakes == 2);
+  CHECK(net.script->wakes.load() == 2);
 }

@@ -232,10 +232,10 @@ TEST_CASE("token_queue: tokens wake waiters, and nobody is woken where nobody wa
   ls::TokenQueue queue(net);
   queue.enqueue_many(1, 1);
   auto served = queue.begin_dequeue();
-  CHECK(net.script->wakes == 0);
+  CHECK(net.script->wakes.load() == 0);
   auto waiting = queue.begin_dequeue();
   queue.enqueue_many(1, 1);
-  CHECK(net.script->wakes == 1);
+  CHECK(net.script->wakes.load() == 1);
   queue.close();
-  CHECK(net.script->wakes == 2);
+  CHECK(net.script->wakes.load() == 2);
 }

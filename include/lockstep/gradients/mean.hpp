@@ -13,7 +13,6 @@
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 

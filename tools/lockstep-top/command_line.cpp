@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "command_line.hpp"
 
+#include <lockstep/transport/segment.hpp>
+
 #include <charconv>
 #include <cstddef>
 #include <optional>
@@ -11,7 +13,6 @@ namespace top {
 namespace {
 
 constexpr double k_shortest_seconds = 0.1, k_longest_seconds = 3600;
-constexpr std::size_t k_longest_session_name = 200;  // as SharedMemory has it
 
 std::chrono::milliseconds parse_interval(std::string_view text) {
   double seconds = 0;
@@ -26,7 +27,7 @@ std::chrono::milliseconds parse_interval(std::string_view text) {
 }
 
 const std::string& checked_session(const std::string& name) {
-  if (name.empty() || name.find('/') != std::string::npos || name.size() > k_longest_session_name)
+  if (!lockstep::detail::Segment::is_name(name))
     throw UsageError("a session has the name of a file, without '/': '" + name + "'");
   return name;
 }

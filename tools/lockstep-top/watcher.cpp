@@ -15,7 +15,7 @@ namespace {
 constexpr int k_samples = 50;  // at least, in one interval
 constexpr std::chrono::milliseconds k_longest_pause{100};
 constexpr int k_gate_looks = 1000;  // a millisecond apart
-constexpr std::string_view k_prefix = "lockstep.";
+constexpr std::string_view k_prefix = lockstep::detail::Segment::k_prefix;
 
 /// By SIGSTOP or a debugger.
 bool is_stopped(pid_t process) {
@@ -102,7 +102,7 @@ std::vector<std::string> session_names(const std::string& directory) {
 }
 
 std::string path_of(const std::string& directory, const std::string& session) {
-  return directory + '/' + std::string(k_prefix) + session;
+  return lockstep::detail::Segment::path_of(directory, session);
 }
 
 }  // namespace top

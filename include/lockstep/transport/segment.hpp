@@ -18,7 +18,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -105,10 +104,21 @@ inline std::string fault_of(const SegmentHeader& header, std::uint64_t bytes) {
 /// lock that a dead process does not keep. A file that nobody is attached to is a leftover and is replaced.
 class Segment {
  public:
+  /// Files of sessions are called this and the name of the session, which has its limit.
+  static constexpr std::string_view k_prefix = "lockstep.";
+  static constexpr std::size_t k_longest_name = 200;
+  static std::string path_of(const std::string& directory, std::string_view name) {
+    return text(directory, '/', k_prefix, name);
+  }
+  /// Of a session: not empty, and no path.
+  static bool is_name(std::string_view name) {
+    return !name.empty() && name.find('/') == std::string_view::npos && name.size() <= k_longest_name;
+  }
+
   struct Where {
     std::string directory, name;
     std::chrono::milliseconds patience;
-    std::string path() const { return directory + "/lockstep." + name; }
+    std::string path() const { return path_of(directory, name); }
   };
 
   /// @param fill writes the description and the states of a new segment, `fill(*this)`.
@@ -234,7 +244,7 @@ class Segment {
     DIR* const directory = ::opendir(where.directory.c_str());
     if (!directory) return;
     while (const dirent* entry = ::readdir(directory)) {
-      if (std::strncmp(entry->d_name, "lockstep.", 9) != 0) continue;
+      if (!std::string_view(entry->d_name).starts_with(k_prefix)) continue;
       const std::string path = where.directory + '/' + entry->d_name;
       const SharedFile file(path, O_NOFOLLOW | O_NONBLOCK);
       struct stat status {};

@@ -262,7 +262,7 @@ struct SharedMemory {
     }
     static SharedMemory settled(SharedMemory net) {
       if (net.name.empty()) net.name = detail::from_environment("LOCKSTEP_SESSION");
-      if (net.name.empty() || net.name.find('/') != std::string::npos || net.name.size() > 200)
+      if (!detail::Segment::is_name(net.name))
         throw InvalidArgument(
             detail::text("SharedMemory: the name must be that of a file, without '/', got '", net.name, "'"));
       if (net.replica < 0) {

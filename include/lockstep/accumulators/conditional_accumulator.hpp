@@ -5,6 +5,7 @@
 
 #include <lockstep/accumulators/accumulator_base.hpp>
 #include <lockstep/accumulators/tensor.hpp>
+#include <lockstep/transport/build.hpp>
 #include <lockstep/transport/in_process.hpp>
 #include <lockstep/transport/memory.hpp>
 
@@ -80,7 +81,7 @@ class SharedDenseSum {
     return size.used();
   }
   std::string description() const {
-    return text("accumulator: dense, float", 8 * sizeof(T), ", shape ", shape_text(shape_));
+    return text("accumulator: dense, ", scalar_text<T>(), ", shape ", shape_text(shape_));
   }
 
   void check(const Gradient& gradient) const {

@@ -34,6 +34,9 @@ struct SharedTakes : protocol::Accumulator<k_most_shared_takers> {
     Index count = 0;              ///< gradients in the result
     int place = 0;                ///< whose taker it is
     int buffer = -1;              ///< of the result; negative while it waits
+
+    bool is_free() const { return ticket == 0; }
+    bool waits() const { return !is_free() && buffer < 0; }
   };
   std::array<Entry, k_most_shared_takers> entries{};
   int takers = 0;  ///< the first so many entries are in use
@@ -68,22 +71,20 @@ inline const char* state_fault(const SharedTakes& found, const SharedTakes* init
   if (!found.is_intact()) return "its line is damaged";
   const int buffers = buffer_count(found.takers);
   if (found.sum < 0 || found.sum >= buffers) return "its sum is nowhere";
-  const auto waits = [](const SharedTakes::Entry& entry) { return entry.ticket != 0 && entry.buffer < 0; };
   std::size_t waiting = 0;
   for (std::size_t at = 0; at < found.entries.size(); ++at) {
     const SharedTakes::Entry& entry = found.entries[at];
-    const bool is_free = entry.ticket == 0;
-    if (is_free ? entry.buffer != -1
-                : at >= static_cast<std::size_t>(found.takers) || !found.has_issued(entry.ticket) ||
-                      entry.place < 0 || entry.place >= k_max_replicas || entry.buffer < -1 ||
-                      entry.buffer >= buffers || entry.count < 0)
+    if (entry.is_free() ? entry.buffer != -1
+                        : at >= static_cast<std::size_t>(found.takers) || !found.has_issued(entry.ticket) ||
+                              entry.place < 0 || entry.place >= k_max_replicas || entry.buffer < -1 ||
+                              entry.buffer >= buffers || entry.count < 0)
       return "a taker is damaged";
-    if (waits(entry)) ++waiting;
+    if (entry.waits()) ++waiting;
   }
   if (waiting != found.waiting()) return "its takers do not fit its line";
   for (std::size_t position = 0; position < waiting; ++position)
     if (std::none_of(found.entries.begin(), found.entries.end(), [&](const SharedTakes::Entry& entry) {
-          return waits(entry) && entry.ticket == found.in_line(position);
+          return entry.waits() && entry.ticket == found.in_line(position);
         }))
       return "its takers do not fit its line";
   return "";
@@ -211,12 +212,12 @@ class SharedStore {
   std::size_t requests_held(const State& state) const {
     return static_cast<std::size_t>(
         std::count_if(state.entries.begin(), state.entries.end(),
-                      [](const State::Entry& entry) { return entry.ticket != 0; }));
+                      [](const State::Entry& entry) { return !entry.is_free(); }));
   }
   /// Whether one that waits has died: those behind it would wait for what it asked for.
   bool has_dead_takers(const State& state) const {
     return std::any_of(state.entries.begin(), state.entries.end(), [this](const State::Entry& entry) {
-      return entry.ticket != 0 && entry.buffer < 0 && !attendance_.is_there(entry.place);
+      return entry.waits() && !attendance_.is_there(entry.place);
     });
   }
   void forget_the_dead(State& state) {
@@ -244,14 +245,14 @@ class SharedStore {
 
   static std::size_t free_entry(const State& state) {
     std::size_t at = 0;
-    while (at < static_cast<std::size_t>(state.takers) && state.entries[at].ticket != 0) ++at;
+    while (at < static_cast<std::size_t>(state.takers) && !state.entries[at].is_free()) ++at;
     return at;
   }
 
   template <class IsGone>
   static void forget_if(State& state, IsGone&& is_gone) {
     for (State::Entry& entry : state.entries) {
-      if (entry.ticket == 0 || !is_gone(entry.place)) continue;
+      if (entry.is_free() || !is_gone(entry.place)) continue;
       state.cancel(entry.ticket);
       entry = {};
     }

@@ -5,6 +5,7 @@
 
 #include <lockstep/accumulators/accumulator_base.hpp>
 #include <lockstep/accumulators/tensor.hpp>
+#include <lockstep/transport/build.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/in_process.hpp>
 #include <lockstep/transport/memory.hpp>
@@ -206,7 +207,7 @@ class SharedSparseSum {
 
   std::size_t bytes() const { return rows_in(nullptr).bytes; }
   std::string description() const {
-    return text("accumulator: sparse, float", 8 * sizeof(T), ", shape ", shape_text(declared_.shape()),
+    return text("accumulator: sparse, ", scalar_text<T>(), ", shape ", shape_text(declared_.shape()),
                 ", at most ", capacity_, " rows");
   }
 

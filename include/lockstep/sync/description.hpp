@@ -109,12 +109,6 @@ class RuleProbe {
   std::array<SlotArray, slot_count> slots_;
 };
 
-template <class T>
-std::string scalar_text() {
-  const char* const kind = std::is_same_v<T, Eigen::bfloat16> ? "bfloat" : "float";
-  return kind + std::to_string(8 * sizeof(T));
-}
-
 template <class R, class T, class G>
 std::string describe(const R& recipe, const Variables<T, G>& variables, const SyncOptions& options) {
   using Rule = rule_of_t<R>;

@@ -9,6 +9,7 @@
 #include <Eigen/Core>
 
 #include <string>
+#include <type_traits>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -33,6 +34,13 @@ inline std::string build_text() {
   build += ", fast-math";
 #endif
   return build;
+}
+
+/// Such as "float32".
+template <class T>
+std::string scalar_text() {
+  const char* const kind = std::is_same_v<T, Eigen::bfloat16> ? "bfloat" : "float";
+  return kind + std::to_string(8 * sizeof(T));
 }
 
 }  // namespace detail

@@ -26,8 +26,9 @@ struct Sources {
   const T* wide =
       nullptr;    ///< comes first with coefficient 1; an open window of wider scalars than the gradients
   int count = 0;  ///< sources in `data`
-  bool weighted = false;                     ///< some coefficient is not 1
-  T scale = 1;                               ///< applied to the sum
+  bool weighted = false;  ///< some coefficient is not 1
+  bool far = false;       ///< the arrays are larger than a cache, whatever a run of them is
+  T scale = 1;            ///< applied to the sum
   std::array<const G*, k_max_sources> data;  ///< first element of each source, in the order of addition
   std::array<T, k_max_sources> coefficient;  ///< of each source
 
@@ -96,6 +97,15 @@ class SumOf {
     }
   }
 
+  /// Brings the sources nearer that are needed at this position, which may lie outside the arrays.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
+    fetch_for_reading(address_of(first_, i));
+    if constexpr (!std::same_as<Kind, OneSource>)
+      for (int k = 1; k < count_; ++k)
+        fetch_for_reading(address_of(sources_->data[static_cast<std::size_t>(k)], i));
+  }
+  bool is_far() const { return sources_->far; }
+
  private:
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> weighted(int k, Index i) const {
@@ -126,23 +136,28 @@ void with_sum(const Sources<T, G>& sources, F&& f) {
 template <class Functor>
 inline constexpr bool is_streaming_functor = false;
 
+/// Elements of an array of 64 KiB, which is taken to be in a cache.
+template <class T>
+inline constexpr Index k_cached = 65'536 / sizeof(T);
+
 /// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by
 /// themselves at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own
-/// loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time. A functor that writes
-/// more than `target` says so by `fetch(i)`: processors see far enough ahead for what is read, not for what
-/// is written. Arrays of up to 64 KiB are taken to be in a cache.
+/// loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time. A functor with
+/// `fetch(i)` has several arrays, and fetches what is needed some lines later: processors do so by themselves
+/// within a page of 4 KiB, not into the next one. Not for short runs, unless the functor says that they are
+/// part of something larger.
 template <class T, class Functor>
 void stream(T* target, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr Index line = std::max(lanes, static_cast<Index>(k_alignment / sizeof(T)));
-  constexpr Index block = 16 * line, cached = 65'536 / sizeof(T);
+  constexpr Index block = 4 * line;
   const Functor functor = from;
   Index i = 0;
   for (const Index lines = size - size % line; i < lines;) {
     if constexpr (requires { functor.fetch(i); })
-      if (size > cached)
-        for (Index ahead = i; ahead < i + block; ahead += line) functor.fetch(ahead);
+      if (size > k_cached<T> || functor.is_far())
+        for (Index ahead = i; ahead < std::min(i + block, lines); ahead += line) functor.fetch(ahead);
     for (const Index end = std::min(i + block, lines); i < end; i += line) {
 #pragma GCC unroll 16
       for (Index packet = 0; packet < line; packet += lanes)

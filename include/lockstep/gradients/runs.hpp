@@ -70,7 +70,9 @@ class Runs {
   /// @param fetched arrays of the layout of which single rows are fetched some rows before their run.
   Runs(const Layout& layout, const Contributors<T, G>& contributors, std::span<T* const> fetched = {})
       : layout_(layout), from_(contributors), fetched_(fetched), dense_(contributors.is_dense()) {
-    if (dense_) select([](const auto&) { return true; });
+    if (!dense_) return;
+    select([](const auto&) { return true; });
+    sources_.far = layout.size() > detail::k_cached<T>;
   }
 
   /// True if every run of every variable has the same sources: then runs may span variables.

@@ -57,14 +57,20 @@ class UpdateFunctor {
   LOCKSTEP_ALWAYS_INLINE Packet packetOp(Eigen::Index i) const {
     return run<Packet>(i, std::make_index_sequence<slot_count>());
   }
-  /// Processors see far enough ahead for what is read, but not for what is written as well.
+  /// Brings all arrays nearer at a later position.
   LOCKSTEP_ALWAYS_INLINE void fetch(Eigen::Index i) const {
     fetch_for_writing(address_of(values_, i + k_ahead));
     for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + k_ahead));
+    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + k_ahead);
+  }
+  /// It is worth while, though the run is short.
+  bool is_far() const {
+    if constexpr (requires { sum_.is_far(); }) return sum_.is_far();
+    return false;
   }
 
  private:
-  static constexpr Index k_ahead = 1024 / sizeof(T);
+  static constexpr Index k_ahead = 2048 / sizeof(T);
 
   template <class Packet, std::size_t... I>
   LOCKSTEP_ALWAYS_INLINE Packet run(Eigen::Index i, std::index_sequence<I...>) const {

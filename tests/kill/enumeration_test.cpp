@@ -31,7 +31,7 @@ namespace {
 
 constexpr int k_most = 3;
 constexpr int k_rounds = 4;
-constexpr Index k_size = 2 * 4096 + 100;  // three items of an update
+constexpr Index k_size = 4096 + 300;  // two items of an update, the second in two parts
 
 /// Gradient number `sequence` of a replica, the same whoever sits there.
 float gradient_of(int place, std::int64_t sequence, Index element) {

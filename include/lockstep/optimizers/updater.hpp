@@ -66,6 +66,7 @@ class Updater {
         options_(detail::RecipeTraits<R>::options(recipe)),
         has_window_(aggregates && options_.grad_steps.needs_accumulator()),
         groups_(recipe, layout_),
+        part_size_(by_elements ? k_part : largest_item()),
         steps_(carver.array<Step>(groups_.count())) {
     for (T*& slot : slots_) slot = carver.array<T>(static_cast<std::size_t>(layout_.size()));
     if (has_window()) window_ = Contribution<T>(carver, layout_, rows);
@@ -258,11 +259,29 @@ class Updater {
     return {layout_[static_cast<std::uint32_t>(i)].offset, layout_.end_of(static_cast<std::uint32_t>(i))};
   }
 
-  /// Elements of the largest item.
-  Index largest_item() const {
-    Index largest = 0;
-    for (Index i = 0; i < items(); ++i) largest = std::max(largest, item(i).second - item(i).first);
-    return largest;
+  /// Items are changed in parts where each must be undoable: few cache lines of each array for element rules,
+  /// whole items otherwise.
+  int parts(Index i) const {
+    const auto [begin, end] = item(i);
+    return static_cast<int>((end - begin + part_size_ - 1) / part_size_);
+  }
+  /// First element of a part of item `i`, and one past its last.
+  std::pair<Index, Index> part(Index i, int number) const {
+    const auto [begin, end] = item(i);
+    return {begin + number * part_size_, std::min(begin + (number + 1) * part_size_, end)};
+  }
+  /// Elements of the largest part.
+  Index part_size() const { return part_size_; }
+  /// False if `run` would leave [begin, end) as it is, because nobody has a gradient there.
+  bool changes(const Contributors<T, G>& sources, Index begin, Index end) const {
+    if (!by_elements || detail::UpdatesAbsent<Rule, T> || sources.is_dense()) return true;
+    bool any = false;
+    Runs<T, G> runs(layout_, sources);
+    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+      for (runs.start(id, from, to); !any && runs.next();)
+        any = runs.has_gradient() || (runs.in_present_variable() && updates_all_rows(groups_.rule_of(id)));
+    });
+    return any;
   }
   /// What an update changes in place, for elements of the item alone: variables, slots, the sums of the
   /// window.
@@ -322,8 +341,16 @@ class Updater {
   T* values() const { return values_; }
 
  private:
-  /// 16 KiB of floats: large enough that a claim costs nothing, small enough to balance and to undo.
+  /// 16 KiB of floats: large enough that a claim costs nothing, small enough to balance.
   static constexpr Index k_tile = 4096;
+  /// 1 KiB of floats: with its copy it stays in the first-level cache.
+  static constexpr Index k_part = 256;
+
+  Index largest_item() const {
+    Index largest = 0;
+    for (Index i = 0; i < items(); ++i) largest = std::max(largest, item(i).second - item(i).first);
+    return largest;
+  }
 
   /// Where the arrays of a snapshot go. @throws LayoutMismatch
   std::vector<detail::ArrayCopy<T>> copies(const Snapshot<T>& snapshot) const {
@@ -427,6 +454,7 @@ class Updater {
   AggregationOptions options_;
   bool has_window_;
   detail::RuleGroups<R> groups_;
+  Index part_size_;
   Step* steps_;
   std::array<T*, slot_count> slots_{};
   Contribution<T> window_;

@@ -119,11 +119,12 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
     if (sits) fault_point("bury: begun");
     bool settles = sits;
     if (round.phase == protocol::Phase::applying)
-      arrays().tiles.release_claims(control.stage, place, [&](Index i) {
+      arrays().tiles.release_claims(control.stage, place, [&](Index i, int first) {
         settles = true;
-        const auto [begin, end] = updater().item(i);
-        State::undo(place).restore(control.stage, i, updater().changed_arrays(), begin, end);
+        const int part = State::undo(place).restore(control.stage, i, first, updater().changed_arrays(),
+                                                    [&](int k) { return updater().part(i, k); });
         fault_point("bury: item restored");
+        return part;
       });
     for (std::int32_t* task : {&control.initialiser, &control.planner})
       if (*task == place) {

@@ -12,12 +12,13 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The truth about an item is its word: (stage, owner, state). A word of an older stage means free, so
+/// The truth about an item is its word: (stage, part, owner, state). A word of an older stage means free, so
 /// nothing is ever reset, and a worker that wakes up stages later fails its exchange. An item whose owner has
-/// died is freed within its stage.
+/// died is freed within its stage, and its word says with which part to go on.
 class Tiles {
  public:
   using Word = std::atomic<std::uint64_t>;
+  static constexpr int k_most_parts = 16;
 
   Tiles(Word* words, Index count) : words_(words), count_(count) {}
   Index count() const { return count_; }
@@ -25,22 +26,33 @@ class Tiles {
   /// Claims item `i` of `stage` for `owner`, a replica number or `protocol::k_nobody`.
   bool claim(Index i, std::uint64_t stage, int owner) {
     std::uint64_t seen = words_[i].load(std::memory_order_relaxed);
-    return (stage_of(seen) < stage || seen == freed(stage)) &&
-           words_[i].compare_exchange_strong(seen, word(stage, owner, k_claimed), std::memory_order_acq_rel);
+    const bool freed = stage_of(seen) == stage && state_of(seen) == k_free;
+    return (stage_of(seen) < stage || freed) &&
+           words_[i].compare_exchange_strong(seen, word(stage, freed ? part_of(seen) : 0, owner, k_claimed),
+                                             std::memory_order_acq_rel);
   }
-  /// Sequentially consistent: of two workers that finish at the same time at least one sees the other's word.
+  /// The part of a claimed item with which its owner begins: not 0 if an earlier owner has died.
+  int first_part(Index i) const { return part_of(words_[i].load(std::memory_order_relaxed)); }
+  /// Marks a claimed item as done, in order with what was written before, without waiting for it.
   void finish(Index i, std::uint64_t stage, int owner) {
-    words_[i].exchange(word(stage, owner, k_done), std::memory_order_seq_cst);
+    words_[i].store(word(stage, 0, owner, k_done), std::memory_order_release);
   }
-  /// Frees the items that `owner` has claimed and can no longer do, each after `before(i)`.
+  /// The same for the last item before a worker looks whether all are done. Sequentially consistent: of two
+  /// workers that get there at the same time at least one sees all words of the other.
+  void finish_last(Index i, std::uint64_t stage, int owner) {
+    words_[i].exchange(word(stage, 0, owner, k_done), std::memory_order_seq_cst);
+  }
+  /// Frees the items that `owner` has claimed and can no longer do. `settle(i, first)` gets the part with
+  /// which the owner began, and says with which to go on.
   template <class F>
-  void release_claims(std::uint64_t stage, int owner, F&& before) {
-    const std::uint64_t claimed = word(stage, owner, k_claimed);
+  void release_claims(std::uint64_t stage, int owner, F&& settle) {
     for (Index i = 0; i < count_; ++i) {
-      if (words_[i].load(std::memory_order_acquire) != claimed) continue;
-      before(i);
+      const std::uint64_t seen = words_[i].load(std::memory_order_acquire);
+      const int first = part_of(seen);
+      if (seen != word(stage, first, owner, k_claimed)) continue;
+      const int part = settle(i, first);
       std::atomic_signal_fence(std::memory_order_seq_cst);
-      words_[i].store(freed(stage), std::memory_order_release);
+      words_[i].store(word(stage, part, k_no_owner, k_free), std::memory_order_release);
     }
   }
   bool all_done(std::uint64_t stage) const {
@@ -53,20 +65,23 @@ class Tiles {
   void for_each_claimed(std::uint64_t stage, F&& f) const {
     for (Index i = 0; i < count_; ++i) {
       const std::uint64_t seen = words_[i].load(std::memory_order_acquire);
-      if (stage_of(seen) == stage && (seen & 3) == k_claimed) f(static_cast<int>(seen >> 2 & 0x3FFF) - 1);
+      if (stage_of(seen) == stage && state_of(seen) == k_claimed) f(static_cast<int>(seen >> 2 & 0xFF) - 1);
     }
   }
 
  private:
-  static constexpr std::uint64_t k_claimed = 1, k_done = 2;
-  static std::uint64_t stage_of(std::uint64_t word) { return word >> 16; }
-  static std::uint64_t word(std::uint64_t stage, int owner, std::uint64_t state) {
-    return stage << 16 | static_cast<std::uint64_t>(owner + 1) << 2 | state;
+  static constexpr std::uint64_t k_free = 0, k_claimed = 1, k_done = 2;
+  static constexpr int k_no_owner = -1;
+  static_assert(k_max_replicas < 0xFF);
+  static std::uint64_t stage_of(std::uint64_t word) { return word >> 14; }
+  static int part_of(std::uint64_t word) { return static_cast<int>(word >> 10 & 0xF); }
+  static std::uint64_t state_of(std::uint64_t word) { return word & 3; }
+  static std::uint64_t word(std::uint64_t stage, int part, int owner, std::uint64_t state) {
+    return stage << 14 | static_cast<std::uint64_t>(part) << 10 | static_cast<std::uint64_t>(owner + 1) << 2 |
+           state;
   }
-  /// Free again in its stage, so that no sleeper of an older one can claim it.
-  static std::uint64_t freed(std::uint64_t stage) { return stage << 16; }
   static bool is_done(std::uint64_t word, std::uint64_t stage) {
-    return stage_of(word) > stage || (stage_of(word) == stage && (word & 3) == k_done);
+    return stage_of(word) > stage || (stage_of(word) == stage && state_of(word) == k_done);
   }
 
   Word* words_;

@@ -173,7 +173,7 @@ class TrainerState {
     std::vector<UndoArea<T>> areas;
     if constexpr (k_survives_kill)
       for (int i = 0; i <= options_.replicas(); ++i)
-        areas.emplace_back(carver, updater.largest_item(), updater.changed_arrays().size());
+        areas.emplace_back(carver, updater.part_size(), updater.changed_arrays().size());
     return areas;
   }
   /// The session, if its processes agree. If replicas are still expected, this is one of them, and the others

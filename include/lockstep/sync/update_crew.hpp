@@ -208,24 +208,39 @@ class UpdateCrew {
     return std::clamp<Index>(left / (16 * state_.replicas()), 1, most);
   }
 
-  /// Does items that are claimed and marks them as done. Where participants may die, one after the other,
-  /// each with a copy of what it was.
+  /// Does items that are claimed and marks them as done; where participants may die, one after the other.
   void do_items(Worker& me, Index begin, Index end) {
     auto& updater = state_.updater();
     fault_point("item: claimed");
     if (!State::k_survives_kill && !me.measures)
       updater.run(me.plan, me.sources, updater.item(begin).first, updater.item(end - 1).second);
     for (Index i = begin; i < end; ++i) {
-      const auto [first, last] = updater.item(i);
       if (me.measures) {
+        const auto [first, last] = updater.item(i);
         state_.arrays().partial[i] = updater.squared_norm(me.sources, first, last);
       } else if constexpr (State::k_survives_kill) {
-        state_.undo(me.place).save(me.stage, i, updater.changed_arrays(), first, last);
-        updater.run(me.plan, me.sources, first, last);
+        change_undoably(me, i);
       }
       fault_point("item: changed");
-      state_.arrays().tiles.finish(i, me.stage, me.place);
+      if (i + 1 < end)
+        state_.arrays().tiles.finish(i, me.stage, me.place);
+      else
+        state_.arrays().tiles.finish_last(i, me.stage, me.place);
       fault_point("item: done");
+    }
+  }
+
+  /// Does a claimed item part by part, each with a copy of what it was.
+  void change_undoably(Worker& me, Index i) {
+    auto& updater = state_.updater();
+    auto& undo = state_.undo(me.place);
+    for (int part = state_.arrays().tiles.first_part(i); part < updater.parts(i); ++part) {
+      const auto [begin, end] = updater.part(i, part);
+      undo.reach(me.stage, i, part);
+      if (!updater.changes(me.sources, begin, end)) continue;
+      undo.save(updater.changed_arrays(), begin, end);
+      updater.run(me.plan, me.sources, begin, end);
+      fault_point("part: changed");
     }
   }
 

@@ -16,11 +16,19 @@ LOCKSTEP_NAMESPACE_BEGIN
 class FloatEnvironment {
  public:
 #if defined(__SSE__)
-  FloatEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(k_default); }
-  ~FloatEnvironment() { _mm_setcsr(before_); }
+  FloatEnvironment() : before_(_mm_getcsr()) {
+    if (differs()) _mm_setcsr(k_default);
+  }
+  ~FloatEnvironment() {
+    if (differs()) _mm_setcsr(before_);
+  }
 
  private:
+  /// Writing the register stops the processor for a while, so it is only written where there is a difference.
+  bool differs() const { return (before_ & ~k_flags) != k_default; }
+
   static constexpr unsigned k_default = 0x1F80;  // all exceptions masked, nearest, no flush to zero
+  static constexpr unsigned k_flags = 0x3F;      // exceptions that have happened
   unsigned before_;
 #elif defined(__aarch64__)
   FloatEnvironment() {

@@ -151,7 +151,8 @@ class GradientAccess {
     derived().variables().check(handle);
     Contribution<G>& to = derived().staging();
     [[maybe_unused]] const bool first = to.presence(handle.id) == Presence::absent;
-    G* data = to.mark_dense(handle.id);
+    to.mark_dense(handle.id);
+    G* data = to.data() + handle.offset;  // as the layout has it, without a look at the layout
 #ifndef NDEBUG
     if (first) std::fill(data, data + info(handle).size, std::numeric_limits<G>::quiet_NaN());
 #endif

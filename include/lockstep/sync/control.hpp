@@ -107,9 +107,8 @@ struct Control {
   }
 
   /// Of a round that has ended.
-  Outcome outcome(std::int64_t of_round) const {
-    return Outcome::unpacked(outcomes[outcome_at(of_round)], of_round);
-  }
+  /// Packed.
+  std::uint64_t outcome(std::int64_t of_round) const { return outcomes[outcome_at(of_round)]; }
   /// Ends the open round.
   void end_round(const Outcome& outcome) {
     outcomes[outcome_at(round.id)] = outcome.packed(round.id);
@@ -194,13 +193,15 @@ struct alignas(k_alignment) Board {
   std::atomic<std::int64_t> updates{0};     ///< since the variables had their initial values
   std::atomic<std::int64_t> generation{0};
 
-  Outcome outcome(std::int64_t of_round) const {
-    return Outcome::unpacked(outcomes[outcome_at(of_round)].load(std::memory_order_relaxed), of_round);
+  /// Packed.
+  std::uint64_t outcome(std::int64_t of_round) const {
+    return outcomes[outcome_at(of_round)].load(std::memory_order_relaxed);
   }
   /// The last store pairs with the acquire of who waits for the round.
   void publish(const Control& control) {
-    for (std::size_t i = 0; i < k_outcomes; ++i)
-      outcomes[i].store(control.outcomes[i], std::memory_order_relaxed);
+    const std::int64_t id = control.round.id, last = std::int64_t{k_outcomes};
+    for (std::int64_t i = std::max(round.load(std::memory_order_relaxed), id - last); i < id; ++i)
+      outcomes[outcome_at(i)].store(control.outcome(i), std::memory_order_relaxed);
     round_step.store(control.round.global_step, std::memory_order_relaxed);
     step.store(control.updater.window.global_step, std::memory_order_relaxed);
     updates.store(control.updater.window.updates, std::memory_order_relaxed);

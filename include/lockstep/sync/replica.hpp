@@ -321,34 +321,28 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   /// Waits until the contribution's round has ended, or wants more of this replica.
   StepResult wait_for_outcome(const ApplyOptions& options, std::optional<std::uint32_t> seen) {
     bool open = false;
-    detail::Outcome outcome;
+    std::uint64_t packed = 0;  // a word, because a struct would go through memory by its bytes
     const auto committed = [&] {
       const detail::Board& board = engine().board();
       if (board.round.load(std::memory_order_acquire) <= round_) return false;  // it may be behind
-      outcome = board.outcome(round_);
+      packed = board.outcome(round_);
       return true;
     };
-    StepResult ended;
-    try {
-      ended = me().wait(options, seen, committed, [&](Control& control) {
-        if (control.round.id != round_) {
-          outcome = control.outcome(round_);
-          return true;
-        }
-        open = control.round.has_quota(index()) || control.round.take_token(index());
-        return open;
-      });
-    } catch (const PeerFailed&) {
-      pending_ = false;
-      staging_slot().clear();
-      throw;
-    }  // after a timeout or a cancellation the contribution stands
+    const StepResult ended = wait_in_doubt(options, seen, committed, [&](Control& control) {
+      if (control.round.id != round_) {
+        packed = control.outcome(round_);
+        return true;
+      }
+      open = control.round.has_quota(index()) || control.round.take_token(index());
+      return open;
+    });
     pending_ = false;
     if (ended.status == Status::stopped) return ended;
     if (open) return round_is_open();
     staged_ = 0;
     engine().contribution(index(), 0).clear();
     engine().contribution(index(), 1).clear();
+    const auto outcome = detail::Outcome::unpacked(packed, round_);
     return {.status = outcome.restored              ? Status::old_generation
                       : skipped_ || outcome.skipped ? Status::skipped
                       : outcome.applied             ? Status::accepted
@@ -357,6 +351,20 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
             .contributions = outcome.contributions,
             .computed_at = computed_at_,
             .culprit = outcome.culprit};
+  }
+
+  /// Waits with a contribution that is not settled: after a timeout or a cancellation it stands, after a
+  /// failure it is gone.
+  template <class Committed, class Look>
+  StepResult wait_in_doubt(const ApplyOptions& options, std::optional<std::uint32_t> seen,
+                           const Committed& committed, const Look& look) {
+    try {
+      return me().wait(options, seen, committed, look);
+    } catch (const PeerFailed&) {
+      pending_ = false;
+      staging_slot().clear();
+      throw;
+    }
   }
 
   /// The first replica writes the initial values, if they are not there; all others wait for them. A

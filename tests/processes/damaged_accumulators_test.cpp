@@ -77,6 +77,7 @@ TEST_CASE("the damaged state of an accumulator is refused", "[processes][accumul
            {k_first + 16, -1},
            {k_first + 16, std::numeric_limits<std::int64_t>::max()},
            {k_first + 32, 2},
+           {k_first + 32, -1},
            {k_taker, 0},
            {k_taker, 1},
            {k_taker + 8, 0},
@@ -142,6 +143,7 @@ TEST_CASE("the damaged state of a token queue is refused", "[processes][token_qu
            {k_waiting + 8, 1},
            {k_waiting + 8, -1},
            {k_waiting + 16, 2},
+           {k_waiting + 16, -1},
        }) {
     INFO("offset " << at.offset << ", value " << at.value);
     CHECK(has(attach(at.offset, at.value), "its state is damaged"));

@@ -125,7 +125,7 @@ class Accumulator {
   /// False for bytes that no events can have made.
   constexpr bool is_intact() const {
     constexpr Index k_most = std::numeric_limits<Index>::max() / 2;
-    if (!line_.is_intact() || count_ < 0 || count_ > k_most || next_ticket_ == 0) return false;
+    if (!line_.is_intact() || count_ < 0 || count_ > k_most || !is_ticket(next_ticket_)) return false;
     Ticket last = 0;
     for (std::size_t i = 0; i < line_.size(); ++i) {
       const Taker& taker = line_[i];

@@ -17,6 +17,9 @@ namespace protocol {
 /// Names one request for its whole life; never reused. 0 names nothing.
 using Ticket = std::uint64_t;
 
+/// False for numbers that nobody counts to: they are damage, and the ones after them are 0.
+constexpr bool is_ticket(Ticket number) { return number != 0 && number <= Ticket{1} << 62; }
+
 /// Whether a request was let into the line.
 enum class Admission {
   admitted,

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -80,9 +81,9 @@ class TokenQueue {
   constexpr Enqueued enqueue_many(Index value, Index n) {
     if (n == 0) return Enqueued::accepted;
     if (closed_) return Enqueued::closed;
-    if (n > static_cast<Index>(waiting_) && !extends_last_run(value) && runs_.is_full())
-      return Enqueued::full;
     const Index handed = std::min(n, static_cast<Index>(waiting_));
+    if (!has_room_for(n - handed) || (n > handed && !extends_last_run(value) && runs_.is_full()))
+      return Enqueued::full;
     for (Index i = 0; i < handed; ++i) hand_to_first_waiter(value);
     if (n > handed) append(value, n - handed);
     return Enqueued::accepted;
@@ -98,7 +99,8 @@ class TokenQueue {
       const bool extends = i == handed ? extends_last_run(values[i]) : values[i] == values[i - 1];
       if (!extends) ++new_runs;
     }
-    if (new_runs > Runs - runs_.size()) return Enqueued::full;
+    if (!has_room_for(static_cast<Index>(values.size() - handed)) || new_runs > Runs - runs_.size())
+      return Enqueued::full;
     for (std::size_t i = 0; i < handed; ++i) hand_to_first_waiter(values[i]);
     for (std::size_t i = handed; i < values.size(); ++i) append(values[i], 1);
     return Enqueued::accepted;
@@ -166,7 +168,7 @@ class TokenQueue {
     unsigned char closed = 0;
     std::memcpy(&closed, &closed_, 1);
     return closed <= 1 && runs_.is_intact() && requests_.is_intact() && waiting_ <= requests_.size() &&
-           (waiting_ == 0 || (size_ == 0 && !closed_)) && next_ticket_ != 0 && has_intact_runs() &&
+           (waiting_ == 0 || (size_ == 0 && !closed_)) && is_ticket(next_ticket_) && has_intact_runs() &&
            has_intact_requests(owners);
   }
 
@@ -210,6 +212,8 @@ class TokenQueue {
     return true;
   }
 
+  /// The tokens can still be counted with `n` more.
+  constexpr bool has_room_for(Index n) const { return n <= std::numeric_limits<Index>::max() - size_; }
   constexpr bool extends_last_run(Index value) const {
     return !runs_.is_empty() && runs_.back().value == value;
   }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <deque>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
@@ -47,6 +48,25 @@ TEST_CASE("protocol token_queue: equal neighbours need room for one", "[protocol
   CHECK(machine == before);
   CHECK(machine.enqueue(std::array<Index, 2>{1, 1}) == Enqueued::accepted);
   CHECK(machine.size() == 1'000'009);
+}
+
+TEST_CASE("protocol token_queue: tokens that cannot be counted are refused", "[protocol][token_queue]") {
+  constexpr Index k_most = std::numeric_limits<Index>::max();
+  Queue machine;
+  machine.enqueue_many(1, k_most - 1);
+  const Queue before = machine;
+  CHECK(machine.enqueue_many(1, 2) == Enqueued::full);
+  CHECK(machine.enqueue_many(2, k_most) == Enqueued::full);
+  CHECK(machine.enqueue(std::array<Index, 2>{1, 1}) == Enqueued::full);
+  CHECK(machine == before);
+  CHECK(machine.enqueue(std::array<Index, 1>{2}) == Enqueued::accepted);
+  CHECK(machine.size() == k_most);
+
+  Queue with_waiter;
+  const auto waiter = with_waiter.begin_dequeue();
+  CHECK(with_waiter.enqueue_many(1, k_most) == Enqueued::accepted);
+  CHECK(with_waiter.poll(waiter.ticket).outcome == Outcome::token);
+  CHECK(with_waiter.enqueue_many(1, 1) == Enqueued::accepted);  // the place of the one that was handed out
 }
 
 TEST_CASE("protocol token_queue: only those in line are pending", "[protocol][token_queue]") {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// Damages the file of a session as libFuzzer says and attaches it: that must work, or be refused by an error
-/// of the library.
+/// of the library. Sessions of trainers, of accumulators and of token queues.
 ///
-/// Input: what was damaged (a fresh session, one that has trained, one with an open round; in use or left
-/// over; cut to which length), then bytes to overwrite: offset (3 bytes), value.
+/// Input: which file of `Stage::good`, how it is used (bits of `How`), its length if it is cut, then bytes to
+/// overwrite: the part in the two highest bits and the place in it (3 bytes), value.
 #include "support/processes.hpp"
+#include <lockstep/accumulators/conditional_accumulator.hpp>
+#include <lockstep/accumulators/sparse_conditional_accumulator.hpp>
+#include <lockstep/accumulators/token_queue.hpp>
 #include <lockstep/lockstep.hpp>
 #include <lockstep/transport/shared_memory.hpp>
 
@@ -25,11 +28,16 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 using namespace lockstep;
 using namespace std::chrono_literals;
 
 namespace {
+
+SharedMemory net_in(const std::string& folder) {
+  return {.name = "fuzz", .directory = folder, .patience = 20ms};
+}
 
 /// A trainer over the session "fuzz".
 struct Attached {
@@ -37,7 +45,7 @@ struct Attached {
       : w(variables.add("w", Eigen::VectorXd::Zero(5))),
         table(variables.add("table", Eigen::MatrixXd(Eigen::MatrixXd::Zero(4, 2)))),
         trainer(Momentum{0.1, 0.9}, variables, {.replicas_to_aggregate = replicas, .deadline = 20ms},
-                SharedMemory{.name = "fuzz", .directory = folder, .patience = 20ms}) {}
+                net_in(folder)) {}
   void step(auto& replica) {
     replica.gradient(w).setConstant(1);
     replica.gradient(table).setConstant(2);
@@ -49,48 +57,155 @@ struct Attached {
   SyncReplicas<Momentum, SharedMemory, double> trainer;
 };
 
+struct Dense : ConditionalAccumulator<double, SharedMemory> {
+  explicit Dense(const std::string& folder)
+      : ConditionalAccumulator({.shape = Shape{3}, .max_takers = 2}, net_in(folder)) {}
+  bool apply() { return apply_grad(std::array{1.0, 2.0, 3.0}, step()); }
+};
+
+struct Sparse : SparseConditionalAccumulator<double, SharedMemory> {
+  explicit Sparse(const std::string& folder)
+      : SparseConditionalAccumulator({.shape = Shape{8, 2}, .max_takers = 2, .max_rows = 4}, net_in(folder)) {
+  }
+  bool apply() {
+    static constexpr std::array<Index, 2> k_rows{1, 5};
+    static constexpr std::array k_values{1.0, 2.0, 3.0, 4.0};
+    return apply_grad({.indices = k_rows, .values = {k_values, {2, 2}}}, step());
+  }
+};
+
+using Tokens = TokenQueue<SharedMemory>;
+
 std::string bytes_of(const std::string& path) {
   std::ostringstream bytes;
   bytes << std::ifstream(path, std::ios::binary).rdbuf();
   return std::move(bytes).str();
 }
 
+/// What may be attached to a session.
+enum class Kind : std::uint8_t { lone_trainer, trainer_of_two, dense, sparse, tokens };
+
+/// Calls `f` and lets pass what a damaged sum or queue may say: that nothing comes, or that nothing fits.
+template <class F>
+void tried(F&& f) {
+  try {
+    f();
+  } catch (const Error&) {
+  }
+}
+
+template <class Accumulator>
+void use(const std::string& folder) {
+  Accumulator sum(folder);
+  (void)sum.num_accumulated();
+  tried([&] { sum.apply(); });
+  tried([&] { (void)sum.take_grad(1, 1ms); });
+  tried([&] { (void)sum.begin_take(2).ready(); });
+}
+
+void use_tokens(const std::string& folder) {
+  Tokens queue(net_in(folder));
+  (void)queue.size();
+  tried([&] { queue.enqueue_many(3, 2); });
+  tried([&] { (void)queue.dequeue(1ms); });
+  tried([&] { (void)queue.begin_dequeue().ready(); });
+  tried([&] { queue.close(); });
+}
+
+/// Attaches and does what a program does with it.
+void attach(Kind kind, const std::string& folder) {
+  switch (kind) {
+    case Kind::lone_trainer:
+    case Kind::trainer_of_two: {
+      const Attached attached(folder, kind == Kind::lone_trainer ? 1 : 2);
+      (void)attached.trainer.global_step();
+      (void)attached.trainer.stats(0);
+      return;
+    }
+    case Kind::dense:
+      return use<Dense>(folder);
+    case Kind::sparse:
+      return use<Sparse>(folder);
+    case Kind::tokens:
+      return use_tokens(folder);
+  }
+}
+
 /// Whole files of sessions, and a folder for damaged ones.
 struct Stage {
   struct Good {
-    int replicas;
+    Kind kind;
     std::string bytes;
   };
 
   Stage() {
+    add_trainers();
+    add_sums<Dense>(Kind::dense);
+    add_sums<Sparse>(Kind::sparse);
+    add_queues();
+    if (good.size() != 10) std::abort();
+  }
+
+  test::SessionFolder folder;
+  std::string path = folder.path() + "/lockstep.fuzz";
+  std::vector<Good> good;
+
+ private:
+  void add(Kind kind) { good.push_back({kind, bytes_of(path)}); }
+
+  void add_trainers() {
     {
       const Attached fresh(folder.path(), 1);
-      good[0] = {1, bytes_of(path)};
+      add(Kind::lone_trainer);
     }
     {
       Attached trained(folder.path(), 1);
       trained.trainer.run([&](auto& replica) {
         for (int i = 0; i < 3; ++i) trained.step(replica);
       });
-      good[1] = {1, bytes_of(path)};
+      add(Kind::lone_trainer);
     }
-    {
-      Attached open(folder.path(), 2);
-      auto replica = open.trainer.join(0);
-      try {
-        open.step(replica);
-      } catch (const TimeoutError&) {
-        good[2] = {2, bytes_of(path)};
-      }
-      (void)replica.withdraw();
+    Attached open(folder.path(), 2);
+    auto replica = open.trainer.join(0);
+    try {
+      open.step(replica);
+    } catch (const TimeoutError&) {
+      add(Kind::trainer_of_two);
     }
-    if (good[2].bytes.empty()) std::abort();
+    (void)replica.withdraw();
   }
 
-  test::SessionFolder folder;
-  std::string path = folder.path() + "/lockstep.fuzz";
-  std::array<Good, 3> good;
+  /// With a result that is not collected, another gradient, and one in line; and without anything.
+  template <class Accumulator>
+  void add_sums(Kind kind) {
+    Accumulator sum(folder.path());
+    add(kind);
+    sum.apply();
+    const auto served = sum.begin_take(1);
+    sum.apply();
+    const auto waiting = sum.begin_take(3);
+    add(kind);
+  }
+
+  /// Empty; with one served and one in line; closed with tokens in it.
+  void add_queues() {
+    Tokens queue(net_in(folder.path()));
+    add(Kind::tokens);
+    {
+      const auto served = queue.begin_dequeue();
+      const auto waiting = queue.begin_dequeue();
+      queue.enqueue_many(1, 1);
+      add(Kind::tokens);
+    }
+    queue.enqueue_many(2, 5);
+    queue.enqueue_many(3, 5);
+    queue.close();
+    add(Kind::tokens);
+  }
 };
+
+/// Bits of how a file is used. Without any it is whole, in use, and attached by its own kind.
+enum How : std::size_t { k_cut = 1, k_left_over = 2, k_other_kind = 4 };
 
 /// Numbers from the input; zeros after its end.
 struct Input {
@@ -106,6 +221,12 @@ struct Input {
   }
 };
 
+/// Where in a file of this many bytes: parts are the whole file, both copies of the state, the memory.
+std::size_t place(const detail::SegmentPlan& plan, std::size_t word, std::size_t bytes) {
+  const std::array<std::size_t, 4> parts{0, plan.states, plan.states + plan.stride, plan.memory};
+  return (parts[word >> 22] + (word & 0x3fffff)) % bytes;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -114,21 +235,23 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto& good = stage.good[input.number(1) % stage.good.size()];
   const std::size_t how = input.number(1);
   std::string bytes = good.bytes;
-  if ((how & 1) != 0) bytes.resize(input.number(3) % (2 * bytes.size()));
+  alignas(detail::SegmentHeader) std::array<char, sizeof(detail::SegmentHeader)> raw;
+  std::copy_n(bytes.begin(), raw.size(), raw.begin());
+  const detail::SegmentPlan plan(reinterpret_cast<const detail::SegmentHeader*>(raw.data())->shape);
+  if ((how & k_cut) != 0) bytes.resize(input.number(3) % (2 * bytes.size()));
   while (input.size > 0 && !bytes.empty()) {
-    const std::size_t offset = input.number(3) % bytes.size();
-    bytes[offset] = static_cast<char>(input.number(1));
+    const std::size_t at = place(plan, input.number(3), bytes.size());
+    bytes[at] = static_cast<char>(input.number(1));
   }
   std::ofstream(stage.path, std::ios::binary) << bytes;
   std::optional<detail::SharedFile> user;
-  if ((how & 2) == 0) {  // somebody is attached, or else it is a leftover
+  if ((how & k_left_over) == 0) {  // somebody is attached
     user.emplace(stage.path, 0);
     if (!user->try_share(detail::Segment::k_attached)) std::abort();
   }
+  const auto kind = (how & k_other_kind) != 0 ? static_cast<Kind>((how >> 3) % 5) : good.kind;
   try {
-    const Attached attached(stage.folder.path(), good.replicas);
-    (void)attached.trainer.global_step();
-    (void)attached.trainer.stats(0);
+    attach(kind, stage.folder.path());
   } catch (const Error& error) {
     if (std::strlen(error.what()) > 2000) std::abort();
   }

@@ -43,8 +43,14 @@ SAFETENSORS = [
         }
     ),
 ]
-# Which file and how: fresh, trained, open round; in use, cut, left over. Then what is overwritten.
-ATTACH = [bytes([file, how]) + rest for file in range(3) for how in range(4) for rest in (b"", bytes(7), b"\0\1\0\xff")]
+# Which file and how: of trainers, accumulators, queues; in use, cut, left over, attached by another kind. Then what is
+# overwritten: of the header (its format, for one), of a state, of the memory.
+ATTACH = [
+    bytes([file, how]) + rest
+    for file in range(10)
+    for how in (0, 1, 2, 3, 4, 0x14)
+    for rest in (b"", bytes(7), b"\0\0\x08\2", b"\0\1\0\xff", b"\x40\0\0\1\x80\0\0\1", b"\xc0\0\0\xff")
+]
 seeds = {"fuzz_safetensors": SAFETENSORS, "fuzz_attach": ATTACH}[pathlib.Path(target).name]
 
 with tempfile.TemporaryDirectory() as folder:

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
-// The mutex of a session when those who wait for it are killed.
+// The mutex of a session when its owner, or those who wait for it, are killed.
 #include "support/catch.hpp"
 #include "support/processes.hpp"
 #include "support/threads.hpp"
 #include <lockstep/transport/robust_mutex.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <sched.h>
 #include <string>
+#include <vector>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -19,7 +22,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr auto k_there = [](std::uint32_t) { return true; };
+
 struct Scene {
+  bool lock(std::uint32_t me, std::chrono::milliseconds patience = 30s) {
+    return mutex.lock(me, patience, k_there);
+  }
   detail::RobustMutex mutex;
   std::atomic<int> waiting{0};
   std::atomic<bool> stop{false}, got_it{false};
@@ -47,26 +55,53 @@ bool is_asleep(const Process& process) {
 
 }  // namespace
 
+TEST_CASE("a mutex passes on from who is there no more, and from nobody else", "[processes][segment]") {
+  const Watchdog watchdog(120s);
+  detail::RobustMutex mutex;
+  std::vector<std::uint32_t> asked;
+  bool is_there = true;
+  const auto ask = [&](std::uint32_t owner) {
+    asked.push_back(owner);
+    return is_there;
+  };
+  REQUIRE(mutex.lock(7, 30s, ask));
+  CHECK(asked.empty());
+  CHECK_FALSE(mutex.lock(8, 50ms, ask));
+  CHECK(std::count(asked.begin(), asked.end(), 7) == static_cast<std::ptrdiff_t>(asked.size()));
+  CHECK(!asked.empty());
+  is_there = false;
+  asked.clear();
+  CHECK_FALSE(mutex.lock(7, 50ms, ask));  // another thread of its own process
+  CHECK(asked.empty());
+  CHECK(mutex.lock(8, 30s, ask));
+  is_there = true;
+  CHECK_FALSE(mutex.lock(7, 50ms, ask));
+  CHECK(asked.back() == 8);
+  mutex.unlock();
+  asked.clear();
+  CHECK(mutex.lock(9, 50ms, ask));
+  CHECK(asked.empty());
+}
+
 TEST_CASE("one who is woken and killed before it has the mutex takes nobody's turn with it",
           "[processes][segment]") {
   const Watchdog watchdog(120s);
   for (int round = 0; round < 3; ++round) {
     const Shared<Scene> scene;
-    scene->mutex.initialise();
-    REQUIRE(scene->mutex.lock(30s));
+    REQUIRE(scene->lock(1));
     Process victim([&] {
       stay_on_one_core();
       const sched_param none{};
       ::sched_setscheduler(0, SCHED_IDLE, &none);
       ++scene->waiting;
-      (void)scene->mutex.lock(30s);
+      (void)scene->lock(2);
       ::pause();
       return 0;
     });
     wait_until([&] { return scene->waiting == 1 && is_asleep(victim); });  // first in the kernel's line
     Process other([&] {
       ++scene->waiting;
-      scene->got_it = scene->mutex.lock(30s);
+      scene->got_it = scene->lock(3);
       if (scene->got_it) scene->mutex.unlock();
       return 0;
     });
@@ -79,7 +114,7 @@ TEST_CASE("one who is woken and killed before it has the mutex takes nobody's tu
     });
     wait_until([&] { return scene->waiting == 2 && is_asleep(other); });
     scene->mutex.unlock();
-    const bool was_faster = scene->mutex.lock(1ms);
+    const bool was_faster = scene->lock(1, 1ms);
     victim.send(SIGKILL);
     scene->stop = true;
     CHECK(victim.wait() == 128 + SIGKILL);

@@ -4,85 +4,93 @@
 #pragma once
 
 #include <lockstep/config.hpp>
-#include <lockstep/error.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/wait.hpp>
 
 #include <algorithm>
-#include <cerrno>
+#include <atomic>
 #include <chrono>
-
-#if defined(__linux__)
-
-#include <pthread.h>
-#include <time.h>
+#include <cstdint>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
 /// Guards short sections only. What it guards must be whole at every instruction: after the death of an owner
-/// the next one simply goes on.
+/// the next one simply goes on. Zeroed memory is one that nobody holds.
+///
+/// Its word names the owner by a number that is never given out again and says nothing to the system, so it
+/// serves processes that do not see each other's numbers, as those of different containers. Whether an owner
+/// that lets nobody in is still there, is asked of the caller.
 class RobustMutex {
  public:
-  /// @throws SystemError. Once, by whoever makes the memory that it lies in.
-  void initialise() {
-    pthread_mutexattr_t attributes;
-    if (::pthread_mutexattr_init(&attributes) != 0 ||
-        ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) != 0 ||
-        ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) != 0 ||
-        ::pthread_mutex_init(&mutex_, &attributes) != 0)
-      throw SystemError("pthread_mutex: no robust mutexes between processes on this system");
-    ::pthread_mutexattr_destroy(&attributes);
-  }
+  /// Owners have numbers from 1 to this.
+  static constexpr std::uint32_t k_most_owners = (std::uint32_t{1} << 31) - 1;
 
-  /// False if it cannot be one that `initialise` has made: the C library ends programs that lock others.
-  bool is_intact() const {
-#if defined(__GLIBC__)
-    RobustMutex fresh;
-    fresh.initialise();
-    return mutex_.__data.__kind == fresh.mutex_.__data.__kind;
-#else
-    return true;
-#endif
+  /// @param me number of the owner to be; threads of one process may share it.
+  /// @param is_there `is_there(owner)`: false once an owner can no longer store.
+  /// @return false if its owner is there and has not let go within `patience`.
+  template <class IsThere>
+  bool lock(std::uint32_t me, std::chrono::milliseconds patience, IsThere&& is_there) {
+    return try_lock(me) || wait(me, patience, is_there);
   }
-
-  /// False if its owner has not let go within `patience`.
-  bool lock(std::chrono::milliseconds patience) {
-    int error = ::pthread_mutex_trylock(&mutex_);
-    // In slices: one who is woken and killed before it has the mutex takes the wake with it, and whoever has
-    // the mutex by then does not know of those who still sleep.
-    while ((error == EBUSY || error == ETIMEDOUT) && patience.count() > 0) {
-      const auto slice = std::min(patience, k_slice);
-      error = lock_within(slice);
-      patience -= slice;
-    }
-    if (error == EOWNERDEAD) {
-      fault_point("mutex: inherited");
-      error = ::pthread_mutex_consistent(&mutex_);
-    }
-    if (error == ETIMEDOUT) return false;
-    if (error != 0) throw SystemError(text("robust mutex: error ", error));
-    return true;
+  void unlock() noexcept {
+    // Who is killed before the wake leaves sleepers to their slices.
+    if ((word_.exchange(0, std::memory_order_release) & k_sleepers) != 0)
+      wake_sleepers<Sharing::between_processes>(word_, 1);
   }
-  void unlock() noexcept { ::pthread_mutex_unlock(&mutex_); }
 
  private:
-  int lock_within(std::chrono::milliseconds slice) {
-    timespec until{};
-    ::clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += static_cast<time_t>(slice.count() / 1000);
-    until.tv_nsec += static_cast<long>(slice.count() % 1000) * 1'000'000;
-    until.tv_sec += until.tv_nsec / 1'000'000'000;
-    until.tv_nsec %= 1'000'000'000;
-    return ::pthread_mutex_timedlock(&mutex_, &until);
+  static constexpr std::uint32_t k_sleepers = k_most_owners + 1;  ///< bit: who lets go wakes
+
+  bool try_lock(std::uint32_t as) {
+    std::uint32_t free = 0;
+    return word_.compare_exchange_strong(free, as, std::memory_order_acquire, std::memory_order_relaxed);
   }
 
-  pthread_mutex_t mutex_;
+  template <class IsThere>
+  bool wait(std::uint32_t me, std::chrono::milliseconds patience, IsThere& is_there) {
+    for (int i = 0; i < k_pauses && available_cores() > 1; ++i) {
+      if (word_.load(std::memory_order_relaxed) == 0 && try_lock(me)) return true;
+      pause();
+    }
+    const Deadline deadline(patience);
+    // In slices: nobody tells of a death, and one who is woken and killed takes the wake with it. The mutex
+    // is taken with the bit set: there may be other sleepers, and nobody else knows of them.
+    const std::uint32_t mine = me | k_sleepers;
+    for (std::chrono::nanoseconds slice = k_first_slice;;
+         slice = std::min<decltype(slice)>(2 * slice, k_slice)) {
+      std::uint32_t seen = word_.load(std::memory_order_relaxed);
+      if (seen == 0 ? try_lock(mine) : outlives_owner(seen, mine, slice, is_there)) return true;
+      if (deadline.passed()) return try_lock(mine);
+    }
+  }
+
+  /// Sleeps for a slice, or until whom it has `seen` lets go. True if that one is dead and the mutex has
+  /// passed on.
+  template <class IsThere>
+  bool outlives_owner(std::uint32_t seen, std::uint32_t mine, std::chrono::nanoseconds slice,
+                      IsThere& is_there) {
+    if ((seen & k_sleepers) == 0 &&
+        !word_.compare_exchange_strong(seen, seen | k_sleepers, std::memory_order_relaxed))
+      return false;
+    seen |= k_sleepers;
+    sleep_on<Sharing::between_processes>(word_, seen, slice);
+    if (word_.load(std::memory_order_relaxed) != seen || seen == mine || is_there(seen & ~k_sleepers))
+      return false;
+    // The dead come under no other number, so it is the same one still.
+    if (!word_.compare_exchange_strong(seen, mine, std::memory_order_acquire, std::memory_order_relaxed))
+      return false;
+    fault_point("mutex: inherited");
+    return true;
+  }
+
+  static constexpr std::chrono::milliseconds k_first_slice{1};
+
+  std::atomic<std::uint32_t> word_{0};
 };
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END
-
-#endif  // Linux

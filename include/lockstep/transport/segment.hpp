@@ -44,15 +44,14 @@ struct SegmentShape {
 /// At the start of the file.
 struct alignas(k_alignment) SegmentHeader {
   static constexpr std::array<char, 8> k_magic{'l', 'o', 'c', 'k', 's', 't', 'e', 'p'};
-  static constexpr std::uint64_t k_format = 1;
+  static constexpr std::uint64_t k_format = 2;
 
   std::array<char, 8> magic;
   std::uint64_t format;
   std::uint64_t bytes;  ///< of the whole file
   SegmentShape shape;
-  std::uint64_t pid_namespace;
-  std::int64_t creator;  ///< process, for texts only
-  RobustMutex mutex;
+  alignas(k_alignment) RobustMutex mutex;
+  std::atomic<std::uint32_t> owners;                        ///< numbers for its owners, given out so far
   alignas(k_alignment) std::atomic<std::uint64_t> commits;  ///< the lowest bit selects the valid copy
   std::atomic<std::int64_t> holder;                         ///< process inside the mutex, for texts only
   alignas(k_alignment) std::atomic<std::uint32_t> noted;    ///< length of `note`
@@ -77,12 +76,6 @@ struct SegmentPlan {
   std::uint64_t description, states, stride, memory, bytes;
 };
 
-/// Number of the process-id namespace of this process; thread numbers of different ones collide.
-inline std::uint64_t pid_namespace() {
-  struct stat status {};
-  return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<std::uint64_t>(status.st_ino) : 0;
-}
-
 /// What is wrong with the header of a file of `bytes` bytes; empty if it may be used. Nothing in it is
 /// trusted.
 inline std::string fault_of(const SegmentHeader& header, std::uint64_t bytes) {
@@ -96,7 +89,6 @@ inline std::string fault_of(const SegmentHeader& header, std::uint64_t bytes) {
   if (SegmentPlan(shape).bytes != header.bytes || header.bytes != bytes)
     return text("its header is damaged: parts of ", SegmentPlan(shape).bytes, " bytes, said to be ",
                 header.bytes, ", in a file of ", bytes);
-  if (!header.mutex.is_intact()) return "its header is damaged: its mutex is none of lockstep";
   return {};
 }
 
@@ -171,7 +163,16 @@ class Segment {
   }
   std::byte* at(std::uint64_t offset) const { return base_ + offset; }
 
-  static constexpr std::int64_t k_gate = 0, k_attached = 1, k_visitor = 2, k_first_place = 3;
+  /// False if the owner of the mutex is alive and does not let go.
+  bool lock(std::chrono::milliseconds patience) const {
+    return header().mutex.lock(owner_, patience, [this](std::uint32_t owner) {
+      return file_.is_locked_elsewhere(k_first_owner + owner);
+    });
+  }
+  void unlock() const noexcept { header().mutex.unlock(); }
+
+  static constexpr std::int64_t k_gate = 0, k_attached = 1, k_visitor = 2, k_first_place = 3,
+                                k_first_owner = 1 << 20;
 
  private:
   SystemError failed(const char* what, int error = errno) const {
@@ -219,11 +220,6 @@ class Segment {
     const auto& header = *reinterpret_cast<const SegmentHeader*>(raw.data());
     if (const std::string fault = fault_of(header, bytes); !fault.empty())
       throw SystemError(text(path_, ": cannot attach: ", fault));
-    if (header.pid_namespace != pid_namespace())
-      throw SystemError(
-          text(path_, ": cannot attach: process ", header.creator,
-               ", which made it, is in another process-id namespace (container); let them share one, as with "
-               "`docker run --pid=container:...`"));
     base_ = file_.map(bytes, path_);
     settle();
   }
@@ -290,9 +286,6 @@ class Segment {
     mine.format = SegmentHeader::k_format;
     mine.bytes = plan.bytes;
     mine.shape = shape;
-    mine.pid_namespace = pid_namespace();
-    mine.creator = ::getpid();
-    mine.mutex.initialise();
     fault_point("create: half filled");
     fill(*this);
     fault_point("create: filled");
@@ -303,8 +296,19 @@ class Segment {
   /// From here on the file is in use, whoever else comes or goes.
   void settle() {
     if (!file_.try_share(k_attached)) throw failed("lock the segment");
+    take_number();
     fault_point("attach: settled");
     file_.unlock(k_gate);
+  }
+
+  /// A number for the mutex, and the lock on its byte that says that its owner is there. Numbers come again
+  /// after two thousand millions, or if the header is damaged: those of the living are passed over.
+  void take_number() {
+    for (int i = 0; i < 1000; ++i) {
+      owner_ = header().owners.fetch_add(1, std::memory_order_relaxed) % RobustMutex::k_most_owners + 1;
+      if (file_.try_lock(k_first_owner + owner_)) return;
+    }
+    throw failed("lock a byte of the segment");
   }
 
   /// All pages now, so that no store fails later.
@@ -326,6 +330,7 @@ class Segment {
   std::string path_;
   SharedFile file_;
   std::byte* base_ = nullptr;
+  std::uint32_t owner_ = 0;  // of the mutex, as it knows this process
 };
 
 }  // namespace detail

@@ -226,7 +226,7 @@ struct SharedMemory {
         session.fork_guard_.expect_own_process("a session in shared memory");
         if (is_inside()) throw UsageError("a session in shared memory: called from inside one of its calls");
         detail::SegmentHeader& header = session.segment_.header();
-        if (!header.mutex.lock(session.patience_))
+        if (!session.segment_.lock(session.patience_))
           throw TimeoutError(detail::text(session.segment_.path(), ": process ",
                                           header.holder.load(std::memory_order_relaxed),
                                           " is alive, but has stopped inside the session's mutex"),
@@ -238,7 +238,7 @@ struct SharedMemory {
       Inside& operator=(const Inside&) = delete;
       ~Inside() {
         is_inside() = false;
-        session_.segment_.header().mutex.unlock();
+        session_.segment_.unlock();
       }
 
      private:

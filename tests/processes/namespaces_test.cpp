@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Processes of different pid namespaces, as in containers that share a folder: each is number 1 of its own.
+#include "processes/scenario.hpp"
+
+#include <csignal>
+#include <fstream>
+#include <sched.h>
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+/// Why there are no such namespaces here; empty if there are.
+std::string no_namespaces() {
+  Process probe([] { return ::unshare(CLONE_NEWPID) == 0 ? 0 : errno; });
+  const int error = probe.wait();
+  return error == 0 ? "" : "unshare: no pid namespaces here: " + detail::reason(error);
+}
+
+/// The first process of a new pid namespace calls `body()`; `id` is its number for the calling process.
+template <class F>
+Process contained(std::atomic<pid_t>& id, F body) {
+  return Process([&id, body] {
+    if (::unshare(CLONE_NEWPID) != 0) return 98;
+    Process first([&] { return ::getpid() == 1 ? body() : 97; });
+    id = first.id();
+    return first.wait();
+  });
+}
+
+/// The process sleeps in the kernel. @param id as the calling process sees it.
+bool sleeps(pid_t id) {
+  std::ifstream file(detail::text("/proc/", id, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(") ");
+  return name_end != std::string::npos && line.compare(name_end + 2, 1, "S") == 0;
+}
+
+struct Number {
+  std::int64_t value = 0;
+};
+using Numbers = SharedMemory::Session<Number>;
+
+struct Scene {
+  std::atomic<pid_t> owner{0}, waiter{0};
+  std::atomic<bool> is_inside{false}, is_waiting{false}, lets_go{false};
+};
+
+/// Adds `n`, inside the mutex until it is told to let go.
+int add_slowly(const SharedMemory& net, Scene& scene, std::int64_t n) {
+  Numbers session(net, Number{}, {.bytes = 64, .description = "numbers"});
+  session.exclusive([&](Number& number) {
+    number.value += n;
+    scene.is_inside = true;
+    wait_until([&] { return scene.lets_go.load(); });
+  });
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("a mutex is its owner's, whoever has the same number elsewhere and is killed",
+          "[processes][segment][namespaces]") {
+  if (const std::string why = no_namespaces(); !why.empty()) SKIP(why);
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  const Shared<Scene> scene;
+  const SharedMemory net{.name = "test", .directory = folder.path(), .patience = 30s};
+  const SessionSpec spec{.bytes = 64, .description = "numbers"};
+  Numbers here(net, Number{}, spec);
+  SharedMemory impatient = net;
+  impatient.patience = 300ms;
+  Numbers other(impatient, Number{}, spec);
+  const auto value = [](Numbers& session) {
+    return session.exclusive([](const Number& number) { return number.value; });
+  };
+
+  Process owner = contained(scene->owner, [&] { return add_slowly(net, *scene, 5); });
+  wait_until([&] { return scene->is_inside.load(); });
+  Process waiter = contained(scene->waiter, [&] {
+    Numbers session(net, Number{}, spec);  // attaching waits for the mutex
+    return 0;
+  });
+  wait_until([&] { return scene->waiter != 0 && sleeps(scene->waiter); });
+  std::this_thread::sleep_for(50ms);  // it may have slept on its way to the mutex
+  ::kill(scene->waiter, SIGKILL);
+  CHECK(waiter.wait() == 128 + SIGKILL);
+  CHECK_THROWS_AS(value(other), TimeoutError);
+  scene->lets_go = true;
+  CHECK(owner.wait() == 0);
+  CHECK(value(here) == 5);
+}
+
+TEST_CASE("a mutex passes on from an owner that is killed in another pid namespace",
+          "[processes][segment][namespaces]") {
+  if (const std::string why = no_namespaces(); !why.empty()) SKIP(why);
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  const SharedMemory net{.name = "test", .directory = folder.path(), .patience = 30s};
+  Numbers here(net, Number{}, {.bytes = 64, .description = "numbers"});
+  for (int i = 0; i < 5; ++i) {
+    const Shared<Scene> scene;
+    Process owner = contained(scene->owner, [&] { return add_slowly(net, *scene, 5); });
+    wait_until([&] { return scene->is_inside.load(); });
+    ::kill(scene->owner, SIGKILL);
+    // What it had not committed has not happened.
+    here.exclusive([](Number& number) { number.value += 1; });
+    CHECK(here.exclusive([](const Number& number) { return number.value; }) == i + 1);
+    CHECK(owner.wait() == 128 + SIGKILL);
+  }
+}
+
+TEST_CASE("replicas of different pid namespaces train as one, and one is replaced",
+          "[processes][namespaces]") {
+  if (const std::string why = no_namespaces(); !why.empty()) SKIP(why);
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  const Shared<FoundByAll<3>> all;
+  const Shared<Scene> scene;
+  const Plan plan{{.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 60s}, folder.path()};
+  constexpr int k_rounds = 300;
+  std::atomic<pid_t>& victim = scene->owner;
+  std::atomic<pid_t>& nobody = scene->waiter;
+  Process zero([&] { return train(plan, 0, all->replica[0], steps(1, k_rounds)); });
+  Process one = contained(nobody, [&] { return train(plan, 1, all->replica[1], steps(2, k_rounds)); });
+  Process two = contained(victim, [&] { return train(plan, 2, all->replica[2], steps(3, k_rounds)); });
+  wait_until([&] { return all->replica[2].rounds >= k_rounds / 3; });
+  ::kill(victim, SIGKILL);
+  const int code = two.wait();
+  Process again = contained(nobody, [&] { return train(plan, 2, all->replica[2], steps(3, k_rounds)); });
+  CHECK(zero.wait() == 0);
+  CHECK(one.wait() == 0);
+  CHECK(again.wait() == 0);
+  if (code != 0) CHECK(all->replica[2].incarnation == 2);  // else it was done before
+  for (const Found& found : all->replica) {
+    INFO(found.text());
+    CHECK(found.global_step == k_rounds);
+    CHECK(found.value == -2.0 * k_rounds);  // the mean of 1, 2 and 3 in each round
+  }
+  CHECK(folder.files().empty());
+}

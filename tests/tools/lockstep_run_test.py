@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs lockstep-run with small programs as replicas: lockstep_run_test.py LOCKSTEP_RUN [TEST...]"""
+"""Runs lockstep-run with small programs as replicas: lockstep_run_test.py LOCKSTEP_RUN TRAINER [TEST...]"""
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 import harness
 from harness import PATIENCE, children_of, process_status, wait_until
 
+TRAINER = pathlib.Path(sys.argv.pop(2)).resolve()  # top_session.cpp
 TOO_LONG = "1000"  # seconds that no test waits for
 LOOP = "while :; do sleep 0.05; done"
 
@@ -94,6 +96,17 @@ class Environment(Test):
     def test_a_session_of_an_outer_run_is_not_taken_over(self):
         self.environment["LOCKSTEP_SESSION"] = "outer"
         self.assertNotIn("outer", self.run_it("-n", 1, "--", "sh", "-c", self.SHOW).out)
+
+    def test_who_has_ended_for_good_can_be_read(self):
+        script = ('case $LOCKSTEP_REPLICA in 0) exit 0 ;; 1) exit 3 ;; 2) [ $LOCKSTEP_RESTART = 1 ]; exit ;; esac; '
+                  'until tail -n 1 $LOCKSTEP_ENDED | grep -q "^[+]-[+]"; do sleep 0.01; done; cat $LOCKSTEP_ENDED')
+        result = self.run_it("-n", 4, "--session", "named", "--restart", 1, "--", "sh", "-c", script)
+        self.assertEqual(lines_of(result, 3), ["lockstep-run named", "+-+."])
+
+    def test_who_is_restarted_has_not_ended(self):
+        script = f"tail -n 1 $LOCKSTEP_ENDED; echo; [ $LOCKSTEP_RESTART = 2 ]"
+        result = self.run_it("-n", 1, "--restart", 2, "--", "sh", "-c", script)
+        self.assertEqual([line for line in result.lines if line], ["[0] ."] * 3)
 
     def test_input_is_empty(self):
         process = self.start("-n", 1, "--", "sh", "-c", "cat; echo end", stdin=subprocess.PIPE)
@@ -262,6 +275,21 @@ class Restart(Test):
         self.assertEqual(lines_of(result, 1), ["running", "done"])
         self.assertEqual(result.status, 127)
         self.assertEqual(self.summary_of(result, 0)[2], "status 1, not started (No such file or directory)")
+
+    def test_a_trainer_that_comes_after_the_others_have_finished_ends_at_once(self):
+        # Its deadline is longer than this test waits. Both train; 1 is killed when 0 has finished.
+        stop = self.folder / "stop"
+        script = (f'[ $LOCKSTEP_RESTART = 0 ] || {{ rm {stop}; exec "$@"; }}; "$@"; [ $LOCKSTEP_REPLICA = 0 ] && exit 0; '
+                  'until tail -n 1 $LOCKSTEP_ENDED | grep -q "^[+]"; do sleep 0.01; done; kill -9 $$')
+        train = f'exec sh -c \'{script}\' sh {TRAINER} {self.folder} $LOCKSTEP_SESSION $LOCKSTEP_REPLICA 2 1'
+        process = self.start("-n", 2, "--restart", 1, "--", "sh", "-c", train)
+        wait_until(lambda: [file for file in self.folder.iterdir() if file.name.startswith("lockstep.")], "they train")
+        stop.touch()
+        result = self.finish(process)
+        self.assertIn("replica 1 ended with SIGKILL, restart 1 of 1", result.err)
+        self.assertIn("replica 0 failed: its program has ended with status 0: the training is over", result.err)
+        self.assertEqual(self.summary_of(result, 0)[2], "status 0")
+        self.assertNotEqual(result.status, 0)
 
     def test_stop_ends_a_loop_of_crashes(self):
         process = self.start("-n", 4, "--restart", 1000000, "--", "false")

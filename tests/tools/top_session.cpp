@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// One process of a session that lockstep-top looks at: top_session DIRECTORY NAME REPLICA REPLICAS PAUSE.
-/// Pauses so many milliseconds in each step; ends when there is a file DIRECTORY/stop.
+/// One process of a session that lockstep-run starts or lockstep-top looks at: top_session DIRECTORY NAME
+/// REPLICA REPLICAS PAUSE. Pauses so many milliseconds in each step; ends when there is a file
+/// DIRECTORY/stop.
 #include <lockstep/lockstep.hpp>
 
 #include <chrono>

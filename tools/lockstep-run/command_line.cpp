@@ -148,8 +148,8 @@ Starts COMMAND N times on this machine, as the replicas of one training.
   -h, --help          show this text
   --version           show the version
 
-Each replica finds in its environment LOCKSTEP_SESSION, LOCKSTEP_REPLICA (0 to N - 1), LOCKSTEP_REPLICAS (N)
-and LOCKSTEP_RESTART (how often this replica was restarted).
+Each replica finds in its environment LOCKSTEP_SESSION, LOCKSTEP_REPLICA (0 to N - 1), LOCKSTEP_REPLICAS (N),
+LOCKSTEP_RESTART (how often this replica was restarted) and LOCKSTEP_ENDED (a file that tells who has ended).
 
 The exit status is 0 if all replicas ended with 0, else that of the first that failed (128 + signal if a signal
 ended it); 124 after --timeout, 125 if lockstep-run itself failed, 126 or 127 if COMMAND cannot be executed.

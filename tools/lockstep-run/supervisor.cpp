@@ -31,6 +31,7 @@ Ending ending_of(const siginfo_t& info) {
 Supervisor::Supervisor(const Options& options)
     : options_(options),
       session_(options.session.empty() ? unique_session_name() : options.session),
+      ended_file_(session_, static_cast<std::size_t>(options.replicas)),
       cores_(options.bind ? allowed_cores() : std::vector<int>{}),
       children_before_(children()),
       guard_(std::in_place),
@@ -70,7 +71,8 @@ void Supervisor::start_replica(std::size_t i) {
                 .environment = {{"LOCKSTEP_SESSION", session_},
                                 {"LOCKSTEP_REPLICA", std::to_string(i)},
                                 {"LOCKSTEP_REPLICAS", std::to_string(replicas_.size())},
-                                {"LOCKSTEP_RESTART", std::to_string(replica.record.endings.size())}},
+                                {"LOCKSTEP_RESTART", std::to_string(replica.record.endings.size())},
+                                {"LOCKSTEP_ENDED", ended_file_.path()}},
                 .core = {}};
   if (!cores_.empty()) launch.core = cores_[i % cores_.size()];
   const Clock::time_point now = Clock::now();
@@ -85,6 +87,7 @@ void Supervisor::start_replica(std::size_t i) {
   } catch (const std::system_error& error) {
     replica.record.endings.push_back({Ending::Kind::not_started, error.code().value()});
     replica.record.last_end = now;
+    ended_file_.note(i, replica.record.endings.back());
     say("cannot start '" + options_.command.front() + "' as replica " + std::to_string(i) + ": " +
         error.code().message());
     // What one replica cannot execute, the others cannot either; but if they run already, they go on.
@@ -196,6 +199,7 @@ void Supervisor::after_reaping(std::size_t i, const Ending& ending) {
   replica.record.endings.push_back(ending);
   replica.record.last_end = Clock::now();
   replica.is_to_start = !shutdown_.is_stopping() && restart_policy_.restarts(ending, restarts);
+  if (!replica.is_to_start) ended_file_.note(i, ending);
   if (ending.is_success()) return;
   std::string sentence = "replica " + std::to_string(i) + " ended with " + to_string(ending);
   if (replica.is_to_start)

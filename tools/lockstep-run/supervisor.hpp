@@ -5,6 +5,7 @@
 
 #include "child.hpp"
 #include "command_line.hpp"
+#include "ended_file.hpp"
 #include "guard.hpp"
 #include "line_splitter.hpp"
 #include "output_queue.hpp"
@@ -76,6 +77,7 @@ class Supervisor {
 
   const Options& options_;
   std::string session_;
+  EndedFile ended_file_;
   std::vector<int> cores_;
   Signals signals_;
   std::set<pid_t> children_before_;  // lockstep-run may have been executed by a shell that had some

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -30,8 +31,9 @@ namespace detail {
 class Places {
  public:
   void add(int place) {
-    if (std::find(begin(), end(), place) == end()) list_[count_++] = place;
+    if (!has(place)) list_[count_++] = place;
   }
+  bool has(int place) const { return std::find(begin(), end(), place) != end(); }
   const int* begin() const { return list_.data(); }
   const int* end() const { return list_.data() + count_; }
 
@@ -84,7 +86,10 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
   void sleep(std::uint32_t seen, Clock::time_point until) {
     session().wait(progress(), seen, until, replicas());
     if constexpr (State::k_survives_kill)
-      if (is_my_turn_to_look()) bury_the_dead();
+      if (is_my_turn_to_look()) {
+        bury_the_dead();
+        end_if_nobody_comes();
+      }
   }
 
   /// Settles what those have left who died: their items, tasks, holds and permits. May itself be ended by a
@@ -327,6 +332,40 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
                   [&] { State::hide_values(); });
     } catch (...) {
       State::hide_values();
+    }
+  }
+
+  /// Ends the training if the open round needs a replica that has never come and, as who would start it says,
+  /// does not come any more. So one that is restarted when the others have finished learns it at once.
+  void end_if_nobody_comes() {
+    if constexpr (requires { session().gone(0); }) {
+      const auto is_awaited = [](const protocol::Round& round, int place) {
+        return round.is_missing(place) &&
+               round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::vacant;
+      };
+      Places awaited, gone;
+      session().exclusive([&](const Control& control) {
+        for (int place = 0; place < control.round.total; ++place)
+          if (is_awaited(control.round, place)) awaited.add(place);
+      });
+      for (const int place : awaited)
+        if (!session().gone(place).empty()) gone.add(place);
+      if (gone.begin() == gone.end()) return;
+      const std::string why = session().gone(*gone.begin());
+      const bool ends = session().exclusive([&](Control& control) {
+        protocol::Round& round = control.round;
+        std::int64_t reach = std::int64_t{round.count} + round.spare_tokens;
+        for (int place = 0; place < round.total; ++place) {
+          const protocol::Place& p = round.places[static_cast<std::size_t>(place)];
+          if (round.is_missing(place) && !(gone.has(place) && is_awaited(round, place)))
+            reach += p.quota - p.served;
+        }
+        if (!round.is_collecting() || reach >= round.required) return false;
+        session().leave_note(why);
+        round.end(protocol::Ending::failed, *gone.begin());
+        return true;
+      });
+      if (ends) announce();
     }
   }
 

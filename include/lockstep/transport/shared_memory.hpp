@@ -5,6 +5,7 @@
 
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/fork_guard.hpp>
+#include <lockstep/transport/launcher.hpp>
 #include <lockstep/transport/segment.hpp>
 #include <lockstep/transport/transport.hpp>
 
@@ -69,18 +70,13 @@ inline std::string difference(std::string_view mine, std::string_view theirs) {
   return {};
 }
 
-inline std::string from_environment(const char* variable) {
-  const char* const value = std::getenv(variable);
-  return value ? value : "";
-}
-
 }  // namespace detail
 
 /// Replicas are processes of one machine, each with one or more threads that train; any of them may be killed
 /// at any instruction. The program is started as often as there are replicas; whoever comes first makes the
 /// session, the last one out removes it. Linux.
 /// @par Environment `LOCKSTEP_SESSION` and `LOCKSTEP_REPLICA`, as `lockstep-run` sets them, where `name` or
-/// `replica` are not given.
+/// `replica` are not given. `LOCKSTEP_ENDED` names a file in which it tells who does not come any more.
 struct SharedMemory {
   /// Replicas may die at any instruction.
   static constexpr bool k_survives_kill = true;
@@ -160,6 +156,9 @@ struct SharedMemory {
     detail::FileLease lease(int place) const { return {segment_.file(), byte_of(place)}; }
     /// Asks the system, never a process number.
     bool alive(int place) const { return segment_.file().is_locked_elsewhere(byte_of(place)); }
+    /// Why nobody sits down at this place any more, as who has started this process says; empty if somebody
+    /// may.
+    std::string gone(int place) const { return asks_launcher_ ? detail::why_gone(place) : ""; }
 
     /// Says why training has failed; the first text counts. Up to 500 characters.
     void leave_note(std::string_view text) {
@@ -191,6 +190,8 @@ struct SharedMemory {
     Session(Settled, const SharedMemory& net, const State& initial, const SessionSpec& spec)
         : replica_(net.replica),
           replicas_here_(net.replicas_here),
+          asks_launcher_(replicas_here_ == 1 &&
+                         detail::from_environment("LOCKSTEP_REPLICA") == std::to_string(replica_)),
           patience_(net.patience),
           description_(spec.description + "\nstate: " + std::to_string(sizeof(State)) +
                        " bytes, memory: " + std::to_string(spec.bytes) + " bytes"),
@@ -285,6 +286,7 @@ struct SharedMemory {
 
     ForkGuard fork_guard_;
     int replica_, replicas_here_;
+    bool asks_launcher_;  // its numbers are those of the replicas here
     std::chrono::milliseconds patience_;
     std::string description_;
     detail::Segment segment_;

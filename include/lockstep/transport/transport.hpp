@@ -98,7 +98,8 @@ concept WaitsOnWords = requires(detail::probe_session_t<Net>& session, WaitWord&
 
 /// `session.lease(place)` is a movable object of which one at a time per place can `take()`, inside the
 /// exclusion; its owner keeps it while it touches the memory. `session.alive(place)`: false once the owner no
-/// longer can. Places are replica numbers and `k_visitor`.
+/// longer can. Places are replica numbers and `k_visitor`. `session.gone(place)` may exist, too: a text that
+/// says why nobody comes to a place any more, else empty; a training that needs somebody there then ends.
 template <class Net>
 concept KnowsLiveness = requires(detail::probe_session_t<Net>& session) {
   { session.alive(int{}) } -> std::same_as<bool>;

@@ -19,9 +19,8 @@ constexpr std::array policies = {Departure::redistribute, Departure::shrink, Dep
                                  Departure::stop};
 
 std::string name_of(const Setting& s) {
-  static constexpr std::array names = {"redistribute", "shrink", "wait", "fail", "stop"};
-  std::string text = "round N=" + std::to_string(s.n) + " R=" + std::to_string(s.r) + " " +
-                     names[static_cast<std::size_t>(s.departure)];
+  std::string text =
+      "round N=" + std::to_string(s.n) + " R=" + std::to_string(s.r) + " " + to_string(s.departure);
   const auto add = [&text](int count, const char* what) {
     if (count > 0) text += ", " + std::to_string(count) + " " + what;
   };

@@ -223,19 +223,6 @@ void check(const Case& c, const Scene& scene, std::string& problem) {
   }
 }
 
-const char* name_of(Departure departure) {
-  switch (departure) {
-    case Departure::redistribute:
-      return "redistribute";
-    case Departure::shrink:
-      return "shrink";
-    case Departure::wait:
-      return "wait";
-    default:
-      return "fail";
-  }
-}
-
 /// Kills at every point, or at every `stride`-th. @return points tried.
 std::int64_t enumerate(const Case& c, bool from_the_start) {
   const Shared<Scene> scene;
@@ -251,11 +238,11 @@ std::int64_t enumerate(const Case& c, bool from_the_start) {
     check(c, *scene, problem);
     ++tried;
     if (problem.empty()) continue;
-    INFO(c.replicas << " replicas, " << name_of(c.departure) << ", replica " << c.victim
+    INFO(c.replicas << " replicas, " << to_string(c.departure) << ", replica " << c.victim
                     << " killed at point " << at << " ('" << scene->log.last << "')");
     CHECK(problem == "");
   }
-  std::cout << "killed at " << tried << " points: " << c.replicas << " replicas, " << name_of(c.departure)
+  std::cout << "killed at " << tried << " points: " << c.replicas << " replicas, " << to_string(c.departure)
             << ", replica " << c.victim << std::endl;
   return tried;
 }

@@ -166,6 +166,23 @@ TEST_CASE("an unfinished or old file of a dead process is replaced", "[processes
   CHECK(folder.files().empty());
 }
 
+TEST_CASE("a policy that differs is told by its name", "[processes][segment]") {
+  const SessionFolder folder;
+  const Attached attached(folder.path());
+  Variables<double> variables;
+  variables.add("w", Eigen::VectorXd::Zero(10));
+  std::string said;
+  try {
+    const SyncReplicas other{Sgd{1.0},
+                             variables,
+                             {.replicas_to_aggregate = 1, .departure = Departure::stop},
+                             SharedMemory{.name = "test", .directory = folder.path()}};
+  } catch (const LayoutMismatch& error) {
+    said = error.what();
+  }
+  CHECK(has(said, "this process has 'departure: stop', the session has 'departure: redistribute'"));
+}
+
 TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[processes][segment]") {
   const Watchdog watchdog(120s);
   const SessionFolder folder;

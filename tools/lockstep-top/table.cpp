@@ -10,22 +10,6 @@ namespace {
 using lockstep::protocol::Place;
 using lockstep::protocol::Round;
 
-const char* name_of(lockstep::Departure departure) {
-  switch (departure) {
-    case lockstep::Departure::redistribute:
-      return "redistribute";
-    case lockstep::Departure::shrink:
-      return "shrink";
-    case lockstep::Departure::wait:
-      return "wait";
-    case lockstep::Departure::fail:
-      return "fail";
-    case lockstep::Departure::stop:
-      return "stop";
-  }
-  return "";
-}
-
 template <class... T>
 std::string formatted(const char* format, T... values) {
   char line[256];
@@ -60,7 +44,7 @@ std::vector<std::string> view_lines(const std::string& session, const Look& look
   std::vector<std::string> lines{
       "session " + session + ": " + condition_of(look),
       formatted("%d of %d replicas, R = %d, departure %s", round.active(), static_cast<int>(round.total),
-                static_cast<int>(round.required_setting), name_of(round.departure)) +
+                static_cast<int>(round.required_setting), to_string(round.departure)) +
           (look.rule.empty() ? "" : ", rule " + look.rule),
       progress, "",
       "replica  process incarnation      step  state     waiting  last  accepted   stale not needed  "

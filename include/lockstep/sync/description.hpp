@@ -125,7 +125,7 @@ std::string describe(const R& recipe, const Variables<T, G>& variables, const Sy
   lines += text(
       "\nreplicas_to_aggregate: ", options.replicas_to_aggregate,
       "\ntotal_num_replicas: ", options.replicas(), "\nreduction: ", static_cast<int>(options.reduction),
-      "\ndeparture: ", static_cast<int>(options.departure), "\nabsent: ", static_cast<int>(options.absent),
+      "\ndeparture: ", to_string(options.departure), "\nabsent: ", static_cast<int>(options.absent),
       "\nnon_finite: ", static_cast<int>(options.non_finite), "\nclip_norm: ", options.clip_norm,
       "\nclip_contribution_norm: ", options.clip_contribution_norm, "\ninit_tokens: ", options.init_tokens,
       "\nglobal_step: ", options.global_step, "\ndriver: ", static_cast<int>(options.driver),

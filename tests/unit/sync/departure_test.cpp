@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <stop_token>
+#include <string>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -38,6 +39,15 @@ Outcomes run_with_leaver(Departure departure, int leaver, int steps) {
 }
 
 }  // namespace
+
+TEST_CASE("departure: each policy has its name", "[sync][departure]") {
+  const auto name = [](Departure departure) { return std::string(to_string(departure)); };
+  CHECK(name(Departure::redistribute) == "redistribute");
+  CHECK(name(Departure::shrink) == "shrink");
+  CHECK(name(Departure::wait) == "wait");
+  CHECK(name(Departure::fail) == "fail");
+  CHECK(name(Departure::stop) == "stop");
+}
 
 TEST_CASE("departure: redistribute keeps the size of the batch", "[sync][departure][thread]") {
   const Watchdog watchdog;

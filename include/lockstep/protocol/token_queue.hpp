@@ -5,11 +5,11 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/protocol/fifo.hpp>
+#include <lockstep/protocol/intact.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -165,9 +165,7 @@ class TokenQueue {
 
   /// False for bytes that no events can have made. @param owners those who ask are 0 to `owners` - 1.
   bool is_intact(int owners) const {
-    unsigned char closed = 0;
-    std::memcpy(&closed, &closed_, 1);
-    return closed <= 1 && runs_.is_intact() && requests_.is_intact() && waiting_ <= requests_.size() &&
+    return is_bool(closed_) && runs_.is_intact() && requests_.is_intact() && waiting_ <= requests_.size() &&
            (waiting_ == 0 || (size_ == 0 && !closed_)) && is_ticket(next_ticket_) && has_intact_runs() &&
            has_intact_requests(owners);
   }

@@ -7,6 +7,7 @@
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/runs.hpp>
 #include <lockstep/optimizers/updater.hpp>
+#include <lockstep/protocol/intact.hpp>
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/options.hpp>
 #include <lockstep/sync/tiles.hpp>
@@ -139,11 +140,7 @@ inline const char* state_fault(const Control& found, const Control* initial) {
   if (initial && (round.total != initial->round.total || round.departure != initial->round.departure ||
                   round.required_setting != initial->round.required_setting))
     return "its rounds have other settings";
-  const auto is_bool = [](const bool& flag) {
-    unsigned char byte = 0;
-    std::memcpy(&byte, &flag, 1);
-    return byte <= 1;
-  };
+  using protocol::is_bool;
   const auto are_in = [](std::int64_t least, std::int64_t most, auto... values) {
     return ((values >= least && values <= most) && ...);
   };

@@ -102,10 +102,7 @@ struct SharedMemory {
     /// The file of the session.
     const std::string& path() const { return segment_.path(); }
     /// The path, and the first line in which the descriptions differ; empty if they do not.
-    std::string disagreement() const {
-      const std::string differs = detail::difference(description_, segment_.description());
-      return differs.empty() ? differs : segment_.path() + ": " + differs;
-    }
+    std::string disagreement() const { return disagreement_; }
     /// Zeroed when the session was made, on a page boundary; at another address in each process.
     std::span<std::byte> memory() {
       return {segment_.at(segment_.plan().memory), static_cast<std::size_t>(segment_.header().shape.memory)};
@@ -207,16 +204,18 @@ struct SharedMemory {
       for (std::uint64_t copy = 0; copy < 2; ++copy)
         states_[copy] = reinterpret_cast<State*>(segment_.at(plan.states + copy * plan.stride));
       // States of another size cannot be looked at; other differences are told to all.
-      const std::string differs = disagreement();
+      disagreement_ = detail::difference(description_, segment_.description());
+      const bool agrees = disagreement_.empty();
+      if (!agrees) disagreement_.insert(0, segment_.path() + ": ");
       const detail::SegmentShape& shape = segment_.header().shape;
-      if (!differs.empty() && shape.state != sizeof(State)) throw LayoutMismatch(differs);
-      if (differs.empty() && (shape.state != sizeof(State) || shape.memory != spec.bytes))
+      if (!agrees && shape.state != sizeof(State)) throw LayoutMismatch(disagreement_);
+      if (agrees && (shape.state != sizeof(State) || shape.memory != spec.bytes))
         throw SystemError(segment_.path() +
                           ": cannot attach: its header is damaged: sizes that nobody asked for");
-      const char* const fault = exclusive(
-          [&](const State& found) { return fault_of_state(found, differs.empty() ? &initial : nullptr); });
+      const char* const fault =
+          exclusive([&](const State& found) { return fault_of_state(found, agrees ? &initial : nullptr); });
       if (*fault == '\0') return;
-      if (!differs.empty()) throw LayoutMismatch(differs);
+      if (!agrees) throw LayoutMismatch(disagreement_);
       throw SystemError(detail::text(segment_.path(), ": cannot attach: its state is damaged: ", fault));
     }
 
@@ -289,6 +288,7 @@ struct SharedMemory {
     bool asks_launcher_;  // its numbers are those of the replicas here
     std::chrono::milliseconds patience_;
     std::string description_;
+    std::string disagreement_;  // with that of the session, which stays as it is
     detail::Segment segment_;
     State* states_[2];
     std::int64_t process_ = ::getpid();

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 
 #include <array>
+#include <cerrno>
 #include <concepts>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -235,6 +237,9 @@ template <class E, class... Parts>
 [[noreturn]] LOCKSTEP_ALWAYS_INLINE void throw_error(const Parts&... parts) {
   throw_joined<E>({TextPart(parts)...});
 }
+
+/// "No such file or directory" for the error of the last system call.
+inline std::string reason(int error = errno) { return std::generic_category().message(error); }
 
 /// "(2, 3)" for a shape.
 [[gnu::cold, gnu::noinline]] inline std::string shape_text(std::span<const Index> shape) {

@@ -38,8 +38,8 @@ struct PosixFiles {
 
 /// @throws SystemError with the reason that the system gives in `errno`.
 [[noreturn]] inline void throw_errno(const std::filesystem::path& path, const std::string& what) {
-  const int reason = errno;
-  throw SystemError(text(path.string(), ": ", what, ": ", std::generic_category().message(reason)));
+  const int error = errno;
+  throw SystemError(text(path.string(), ": ", what, ": ", reason(error)));
 }
 
 /// A file that takes the place of `target` at `commit()`, in one step: until then, and if that fails, the old

@@ -24,7 +24,7 @@ inline bool watch_forks() {
 #if __has_include(<pthread.h>)
   if (const int error =
           ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); }))
-    throw SystemError(text("pthread_atfork: error ", error));
+    throw SystemError("pthread_atfork: " + reason(error));
 #endif
   return true;
 }

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #if defined(__linux__)
@@ -25,9 +24,6 @@
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
-
-/// "No such file or directory" for the error of the last system call.
-inline std::string reason(int error = errno) { return std::generic_category().message(error); }
 
 /// What a forked child must let go of before any of its code runs: an open file whose locks are its parent's,
 /// a mapping that it would write into. Ends both; no fork comes between an end and its being known.

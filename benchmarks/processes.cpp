@@ -5,6 +5,7 @@
 #include "support/floors.hpp"
 #include "support/program.hpp"
 #include "support/shared_replica.hpp"
+#include "support/two_processes.hpp"
 
 #include <algorithm>
 #include <sstream>
@@ -20,27 +21,24 @@ const std::string& session() {
   return name;
 }
 
-/// The other process: commands are "RULE ELEMENTS STEPS", answers are nanoseconds per step.
+/// The other process: commands are tasks, answers are nanoseconds per step.
 void serve(int descriptor) {
   Lines lines(descriptor);
   SharedReplica replica(session(), 1);
   for (std::string command = lines.read(); !command.empty(); command = lines.read()) {
     std::istringstream words(command);
-    std::string rule;
-    Index elements = 0;
-    int steps = 0;
-    words >> rule >> elements >> steps;
-    lines.write(std::to_string(1e9 * replica.run(rule, elements, steps)));
+    const Task task = Task::from(words);
+    lines.write(std::to_string(1e9 * replica.run(task.rule, task.elements, task.steps)));
   }
 }
 
-/// Both processes, callable with a number of steps; the slower one counts.
+/// Both processes; the slower one counts.
 class TwoProcesses {
  public:
   TwoProcesses() : other_(serve), mine_(session(), 0) {}
-  double run(const std::string& rule, Index elements, int steps) {
-    other_.tell(rule + ' ' + std::to_string(elements) + ' ' + std::to_string(steps));
-    const double here = mine_.run(rule, elements, steps);
+  double run(const Task& task) {
+    other_.tell(task.text());
+    const double here = mine_.run(task.rule, task.elements, task.steps);
     return std::max(here, 1e-9 * std::stod(other_.answer()));
   }
 
@@ -59,8 +57,8 @@ void compare_large(TwoProcesses& processes) {
   Floors floors(elements, 2);
   Interleaved rounds;
   floors.add_to(rounds);
-  rounds.add("processes sgd", [&] { return processes.run("sgd", elements, 4); });
-  rounds.add("processes adam", [&] { return processes.run("adam", elements, 4); });
+  rounds.add("processes sgd", [&] { return processes.run({"sgd", elements, 4}); });
+  rounds.add("processes adam", [&] { return processes.run({"adam", elements, 4}); });
   rounds.run(15);
   report("processes/2x25e6/sgd/roofline",
          floors.roofline(rounds, "processes sgd", floor_bytes<Sgd>(elements, 2)), "of peak", rounds);
@@ -83,25 +81,10 @@ void compare_safety(const std::string& rule) {
 void compare_round_trip(TwoProcesses& processes) {
   SyncStep<Sgd> threads(16, 2);
   Interleaved rounds;
-  rounds.add("processes", [&] { return processes.run("sgd", 16, 1000); });
+  rounds.add("processes", [&] { return processes.run({"sgd", 16, 1000}); });
   rounds.add("threads", steps_of(threads, 1000));
   rounds.run(51);
   report("processes/round_trip", rounds.ratio("processes", "threads"), "x the time", rounds);
-}
-
-void register_all(TwoProcesses& processes) {
-  for (const char* rule : {"sgd", "adam"})
-    for (Index elements = 100; elements <= 100'000'000; elements *= 10) {
-      const double bytes =
-          rule == std::string("sgd") ? floor_bytes<Sgd>(elements, 2) : floor_bytes<Adam>(elements, 2);
-      const auto batch = static_cast<int>(std::clamp<Index>(5'000'000 / elements, 1, 500));
-      register_workload("sync_replicas/step/two_processes/f32/" + std::string(rule) +
-                            "/elements:" + std::to_string(elements) + "/replicas:2",
-                        bytes, batch, [=, &processes] {
-                          return std::make_unique<std::function<double(int)>>(
-                              [=, &processes](int steps) { return processes.run(rule, elements, steps); });
-                        });
-    }
 }
 
 }  // namespace
@@ -115,5 +98,7 @@ int main(int argc, char** argv) {
     compare_safety<Adam>("adam");
     compare_large(processes);
   };
-  return run_program(argc, argv, compare, [&] { register_all(processes); });
+  return run_program(argc, argv, compare, [&] {
+    register_two_processes("sync_replicas", [&](const Task& task) { return processes.run(task); });
+  });
 }

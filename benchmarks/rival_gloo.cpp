@@ -20,7 +20,7 @@ using namespace lockstep::bench;
 class Gloo {
  public:
   Gloo(int rank, const std::string& folder)
-      : store_(folder), context_(std::make_shared<gloo::rendezvous::Context>(rank, k_ranks)) {
+      : store_(folder), context_(std::make_shared<gloo::rendezvous::Context>(rank, k_processes)) {
     auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
     context_->connectFullMesh(store_, device);
   }

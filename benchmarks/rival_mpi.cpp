@@ -56,8 +56,8 @@ class Mpi {
 
 int main(int argc, char** argv) {
   Mpi mpi(argc, argv);
-  if (mpi.size() != k_ranks) {
-    std::fprintf(stderr, "run this with mpirun -np %d\n", k_ranks);
+  if (mpi.size() != k_processes) {
+    std::fprintf(stderr, "run this with mpirun -np %d\n", k_processes);
     return 1;
   }
   Rank rank(mpi);

@@ -9,8 +9,8 @@
 #include "shared_replica.hpp"
 #include "sync_step.hpp"
 #include "textbook.hpp"
+#include "two_processes.hpp"
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -18,8 +18,6 @@
 #include <utility>
 
 namespace lockstep::bench {
-
-inline constexpr int k_ranks = 2;
 
 /// @tparam Collective has `rank()`, `sum(from, to, size)` over the processes, and `barrier()`.
 template <class R, class Collective>
@@ -29,7 +27,7 @@ class RankStep {
       : collective_(collective), optimizer_(elements), gradient_(elements), sum_(elements) {
     fill_with_pattern(gradient_.data(), elements, collective.rank());
     step();
-    expect_updated<R>(optimizer_.values.data(), elements, 1, k_ranks, "all-reduce");
+    expect_updated<R>(optimizer_.values.data(), elements, 1, k_processes, "all-reduce");
   }
   double operator()(int steps) {
     collective_.barrier();
@@ -42,14 +40,14 @@ class RankStep {
  private:
   void step() {
     collective_.sum(gradient_.data(), sum_.data(), gradient_.size());
-    optimizer_.apply(sum_ * (1.0F / k_ranks));
+    optimizer_.apply(sum_ * (1.0F / k_processes));
   }
   Collective& collective_;
   EigenOptimizer<R> optimizer_;
   Eigen::ArrayXf gradient_, sum_;
 };
 
-/// Runs commands "WHO RULE ELEMENTS STEPS", with `rival` or `lockstep`, which trains over shared memory; both
+/// Runs commands of a name and a task, with `rival` or `lockstep`, which trains over shared memory; both
 /// processes get the same ones. Keeps the arrays of the last few kinds.
 template <class Collective>
 class Rank {
@@ -60,18 +58,17 @@ class Rank {
   /// Seconds per step on this process.
   double run(const std::string& command) {
     std::istringstream words(command);
-    std::string who, rule;
-    Index elements = 0;
-    int steps = 0;
-    words >> who >> rule >> elements >> steps;
-    if (who == "lockstep") return lockstep_.run(rule, elements, steps);
-    auto& step = rule == "sgd" ? sgd_ : adam_;
-    if (step.elements != elements) {
+    std::string who;
+    words >> who;
+    const Task task = Task::from(words);
+    if (who == "lockstep") return lockstep_.run(task.rule, task.elements, task.steps);
+    auto& step = task.rule == "sgd" ? sgd_ : adam_;
+    if (step.elements != task.elements) {
       step.run = nullptr;
-      step.run = rule == "sgd" ? make<Sgd>(elements) : make<Adam>(elements);
-      step.elements = elements;
+      step.run = task.rule == "sgd" ? make<Sgd>(task.elements) : make<Adam>(task.elements);
+      step.elements = task.elements;
     }
-    return step.run(steps);
+    return step.run(task.steps);
   }
 
  private:
@@ -99,21 +96,20 @@ class RankProgram {
 
   int run(int argc, char** argv) {
     return run_program(
-        argc, argv, [this] { compare(); }, [this] { register_all(); });
+        argc, argv, [this] { compare(); },
+        [this] { register_two_processes(name_, [this](const Task& task) { return ask("rival", task); }); });
   }
 
  private:
+  double ask(const std::string& who, const Task& task) { return ask_(who + ' ' + task.text()); }
   Run steps_of(const char* who, const char* rule, Index elements, int steps) {
-    return [=, this] { return ask_(command(who, rule, elements, steps)); };
-  }
-  static std::string command(const char* who, const char* rule, Index elements, int steps) {
-    return std::string(who) + ' ' + rule + ' ' + std::to_string(elements) + ' ' + std::to_string(steps);
+    return [=, this] { return ask(who, {rule, elements, steps}); };
   }
 
   void compare() {
     constexpr Index elements = 25'000'000;
-    SyncStep<Sgd> sgd(elements, k_ranks);
-    SyncStep<Adam> adam(elements, k_ranks);
+    SyncStep<Sgd> sgd(elements, k_processes);
+    SyncStep<Adam> adam(elements, k_processes);
     Interleaved rounds;
     rounds.add("sync sgd", bench::steps_of(sgd, 4));
     rounds.add("sync adam", bench::steps_of(adam, 4));
@@ -126,22 +122,6 @@ class RankProgram {
     report("sync/2x25e6/adam/" + name_, rounds.ratio(name_ + " adam", "sync adam"), "x");
     report("processes/2x25e6/sgd/" + name_, rounds.ratio(name_ + " sgd", "processes sgd"), "x");
     report("processes/2x25e6/adam/" + name_, rounds.ratio(name_ + " adam", "processes adam"), "x");
-  }
-
-  void register_all() {
-    for (const char* rule : {"sgd", "adam"})
-      for (Index elements = 100; elements <= 100'000'000; elements *= 10) {
-        const double bytes = std::string(rule) == "sgd" ? floor_bytes<Sgd>(elements, k_ranks)
-                                                        : floor_bytes<Adam>(elements, k_ranks);
-        const auto batch = static_cast<int>(std::clamp<Index>(5'000'000 / elements, 1, 500));
-        register_workload(name_ + "/step/two_processes/f32/" + rule +
-                              "/elements:" + std::to_string(elements) + "/replicas:2",
-                          bytes, batch, [=, this] {
-                            return std::make_unique<std::function<double(int)>>([=, this](int steps) {
-                              return ask_(command("rival", rule, elements, steps));
-                            });
-                          });
-      }
   }
 
   std::string name_;

@@ -2,9 +2,11 @@
 // Processes of different pid namespaces, as in containers that share a folder: each is number 1 of its own.
 #include "processes/scenario.hpp"
 
+#include <array>
 #include <csignal>
 #include <fstream>
 #include <sched.h>
+#include <vector>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -109,6 +111,48 @@ TEST_CASE("a mutex passes on from an owner that is killed in another pid namespa
     here.exclusive([](Number& number) { number.value += 1; });
     CHECK(here.exclusive([](const Number& number) { return number.value; }) == i + 1);
     CHECK(owner.wait() == 128 + SIGKILL);
+  }
+}
+
+TEST_CASE("transitions of different pid namespaces exclude each other while some are killed",
+          "[processes][segment][namespaces]") {
+  if (const std::string why = no_namespaces(); !why.empty()) SKIP(why);
+  const Watchdog watchdog(120s);
+  struct Counts {
+    std::int64_t all = 0;
+    std::array<std::int64_t, 3> by{};
+  };
+  const SessionFolder folder;
+  const SharedMemory net{.name = "test", .directory = folder.path(), .patience = 30s};
+  const SessionSpec spec{.bytes = 64, .description = "counts"};
+  SharedMemory::Session<Counts> here(net, Counts{}, spec);
+  const auto count = [](SharedMemory::Session<Counts>& session, std::size_t place) {
+    session.exclusive([&](Counts& counts) {
+      ++counts.all;
+      ++counts.by[place];
+    });
+  };
+  const auto look = [&] { return here.exclusive([](const Counts& counts) { return counts; }); };
+  std::int64_t mine = 0;
+  for (int death = 0; death < 40; ++death) {
+    const Shared<std::array<std::atomic<pid_t>, 2>> ids;
+    std::vector<Process> others;
+    for (const std::size_t i : {0U, 1U})
+      others.push_back(contained((*ids)[i], [&, i] {
+        SharedMemory::Session<Counts> session(net, Counts{}, spec);
+        for (;;) count(session, i + 1);
+        return 0;
+      }));
+    const Counts before = look();
+    while (look().by[1] == before.by[1] || look().by[2] == before.by[2] || mine % 100 != death) {
+      count(here, 0);
+      ++mine;
+    }
+    for (const std::atomic<pid_t>& id : *ids) ::kill(id, SIGKILL);
+    for (Process& other : others) CHECK(other.wait() == 128 + SIGKILL);
+    const Counts after = look();
+    CHECK(after.by[0] == mine);
+    CHECK(after.all == after.by[0] + after.by[1] + after.by[2]);
   }
 }
 

@@ -81,9 +81,10 @@ assert built.required == [("eigen", {"transitive_headers": True})], built.requir
 assert built.standard == 20 and built.cleared
 assert built.cpp_info.libdirs == [] and built.cpp_info.bindirs == []
 
-with_xtensor = Recipe()
-with_xtensor.options.with_xtensor = True
-with_xtensor.requirements()
-assert [name for name, _ in with_xtensor.required] == ["eigen", "xtensor"], with_xtensor.required
+for option, library in ("with_checkpoint", "nlohmann_json"), ("with_xtensor", "xtensor"):
+    optional = Recipe()
+    setattr(optional.options, option, True)
+    optional.requirements()
+    assert [name for name, _ in optional.required] == ["eigen", library], optional.required
 
 print(recipe.version)

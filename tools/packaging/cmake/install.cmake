@@ -45,4 +45,5 @@ install(DIRECTORY include/lockstep DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install_pkgconfig(
   lockstep "Makes several optimizer replicas train as one" "eigen3 >= 3.4" [[-I${includedir} -pthread]]
 )
+install_pkgconfig(lockstep-checkpoint "checkpoint files of lockstep" "lockstep, nlohmann_json" "")
 install_pkgconfig(lockstep-xtensor "xtensor arrays as variables of lockstep" "lockstep, xtensor" "")

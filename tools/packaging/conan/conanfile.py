@@ -16,8 +16,8 @@ class LockstepConan(ConanFile):
     topics = ("optimizer", "training", "header-only")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"with_xtensor": [True, False]}
-    default_options = {"with_xtensor": False}
+    options = {"with_checkpoint": [True, False], "with_xtensor": [True, False]}
+    default_options = {"with_checkpoint": False, "with_xtensor": False}
     no_copy_source = True
 
     @property
@@ -34,6 +34,8 @@ class LockstepConan(ConanFile):
 
     def requirements(self):
         self.requires("eigen/3.4.0", transitive_headers=True)
+        if self.options.with_checkpoint:
+            self.requires("nlohmann_json/[>=3.11 <4]", transitive_headers=True)
         if self.options.with_xtensor:
             self.requires("xtensor/[>=0.24 <0.25]", transitive_headers=True)
 

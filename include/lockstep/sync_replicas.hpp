@@ -200,8 +200,8 @@ class SyncReplicas {
   }
   void expect_place(const char* call, int place) const {
     if (place < 0 || place >= replicas())
-      detail::throw_error<InvalidArgument>(call, ": replica numbers are 0 to ", replicas() - 1, ", got ",
-                                           place);
+      detail::throw_error<InvalidArgument>(engine_->title(), call, ": replica numbers are 0 to ",
+                                           replicas() - 1, ", got ", place);
   }
 
   std::unique_ptr<Engine> engine_;

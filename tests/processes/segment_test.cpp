@@ -251,5 +251,5 @@ TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[pr
         with(state + offsetof(detail::Control, plan) + offsetof(UpdatePlan, grad_steps), std::int64_t{0})})
     CHECK(has(attach_to(bytes), "its state is damaged"));
   // A program with other variables does not look into a damaged state either.
-  CHECK(has(attach_to(with(round + offsetof(protocol::Round, total), 1 << 30), 20), "this process has"));
+  CHECK(has(attach_to(with(round + offsetof(protocol::Round, total), 1 << 30), 20), "who joins has"));
 }

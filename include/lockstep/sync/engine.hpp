@@ -232,8 +232,8 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
       if (control.restoring)
         throw_error<UsageError>(
             title(), "run: a restore was killed half-way, so the variables are void: restore first");
-      if (const int active = control.round.active(); active > 0)
-        throw_error<UsageError>(title(), "run: ", active, " replicas are still active");
+      if (control.round.active() > 0)
+        throw_error<UsageError>(title(), "run: replicas that are still active: ", active_text(control.round));
       if (control.wants_plan(options().driver)) return false;
       control.round.reset_membership();
       control.clear_tasks();
@@ -282,6 +282,14 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
   };
 
  private:
+  /// "0, 2 (of 4)"
+  static std::string active_text(const protocol::Round& round) {
+    std::string numbers;
+    for (int place = 0; place < round.total; ++place)
+      if (round.places[static_cast<std::size_t>(place)].seat == protocol::Seat::active)
+        numbers += text(numbers.empty() ? "" : ", ", place);
+    return text(numbers, " (of ", round.total, ")");
+  }
   Missing::Why why(const protocol::Round& round, int place) {
     switch (round.places[static_cast<std::size_t>(place)].seat) {
       case protocol::Seat::vacant:

@@ -155,20 +155,12 @@ class Participant {
   }
 
  private:
-  /// Who takes part in updates and is no replica.
-  std::string other() const {
-    return cooperates() ? "a thread that is no replica (snapshot, restore)" : "the chief";
-  }
-
   StepResult ended(protocol::Ending ending, int culprit) {
     if (ending == protocol::Ending::stopped)
       return {.status = Status::stopped, .global_step = step_, .culprit = culprit};
-    const std::string reason = engine_->failure_reason();
-    const std::string who = culprit == protocol::k_nobody ? other() : text("replica ", culprit);
-    throw PeerFailed(
-        text(engine_->title(), "step ", step_, ": ", who, " failed",
-             reason.empty() ? ": it has left" : ": " + reason, "; replica ", index(), " cannot go on"),
-        culprit);
+    throw PeerFailed(text(engine_->title(), "step ", step_, ": ", engine_->failure_text(culprit),
+                          "; replica ", index(), " cannot go on"),
+                     culprit);
   }
 
   TimeoutError timed_out(std::chrono::milliseconds timeout) {
@@ -176,7 +168,7 @@ class Participant {
     missing.erase(std::remove_if(missing.begin(), missing.end(),
                                  [&](const Missing& m) { return m.replica == index(); }),
                   missing.end());
-    const std::string who = missing.empty() ? other() : to_string(missing);
+    const std::string who = missing.empty() ? engine_->visitor_title() : to_string(missing);
     return TimeoutError(text(engine_->title(), "replica ", index(), " waited ", timeout.count(),
                              " ms in step ", step_, " for: ", who),
                         std::move(missing));

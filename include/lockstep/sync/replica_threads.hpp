@@ -83,9 +83,7 @@ std::int64_t drive_one_round(Engine& engine, std::chrono::milliseconds timeout, 
     const Now now = engine.session().exclusive(look);
     if (now.round != round) return now.step;
     if (now.ending == protocol::Ending::failed)
-      throw PeerFailed(
-          text(engine.title(), "chief_step: replica ", now.culprit, " failed: ", engine.failure_reason()),
-          now.culprit);
+      throw PeerFailed(text(engine.title(), "chief_step: ", engine.failure_text(now.culprit)), now.culprit);
     if (now.ending == protocol::Ending::stopped)
       throw_error<Cancelled>(engine.title(), "chief_step: training has ended, replica ", now.culprit,
                              " has left");

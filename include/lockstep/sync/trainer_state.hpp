@@ -20,9 +20,11 @@
 
 #include <atomic>
 #include <climits>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,8 +65,21 @@ class TrainerState {
   }
 
   const SyncOptions& options() const { return options_; }
-  /// What error texts begin with.
-  std::string title() const { return options_.name.empty() ? "" : options_.name + ": "; }
+  /// What error texts begin with: the trainer's name, and the file of the session where there is one.
+  std::string title() const {
+    if constexpr (requires {
+                    { session_.path() } -> std::convertible_to<std::string_view>;
+                  })
+      return options_.name.empty() ? text(session_.path(), ": ")
+                                   : text(options_.name, " (", session_.path(), "): ");
+    else
+      return name_title();
+  }
+  /// Who takes part in updates and is no replica.
+  const char* visitor_title() const {
+    return options_.driver == Driver::cooperative ? "a thread that is no replica (snapshot, restore)"
+                                                  : "the chief";
+  }
   /// The policy of the trainer, or that of a window inside it.
   NonFinite non_finite() const {
     return options_.non_finite == NonFinite::propagate ? updater_.options().non_finite : options_.non_finite;
@@ -104,8 +119,10 @@ class TrainerState {
 
   /// Marks the trainer as failed because of `place`, or of somebody who is no replica; everybody is told.
   void fail(int place, const std::string& reason) {
+    const std::string note =
+        place == protocol::k_nobody ? text(visitor_title(), " failed: ", reason) : reason;
     session_.exclusive([&](Control& control) {
-      session_.leave_note(reason);
+      session_.leave_note(note);
       if (place == protocol::k_nobody)
         control.round.end(protocol::Ending::failed, place);
       else
@@ -127,7 +144,12 @@ class TrainerState {
     }
   }
 
-  std::string failure_reason() { return session_.note(); }
+  /// Who has ended training and why. The note says both if it was no replica.
+  std::string failure_text(int culprit) {
+    const std::string reason = session_.note();
+    if (culprit == protocol::k_nobody) return reason.empty() ? text(visitor_title(), " failed") : reason;
+    return text("replica ", culprit, " failed: ", reason.empty() ? "it has left" : reason.c_str());
+  }
   void forget_failure() { session_.clear_note(); }
 
   // ---- variables in the memory of the session
@@ -155,6 +177,7 @@ class TrainerState {
   void hide_values() { binding_->take_back(); }
 
  private:
+  std::string name_title() const { return options_.name.empty() ? "" : options_.name + ": "; }
   static const SyncOptions& checked(const SyncOptions& options) {
     options.validate();
     return options;
@@ -189,7 +212,7 @@ class TrainerState {
       session_.leave_note(who + " disagrees about " + differs);
       control.round.end(protocol::Ending::failed, std::max(place, protocol::k_nobody));
     });
-    throw LayoutMismatch(text(title(), who, " disagrees about ", differs));
+    throw LayoutMismatch(text(name_title(), who, " disagrees about ", differs));  // which names the file
   }
 
   [[no_unique_address]] O observer_;

@@ -64,7 +64,7 @@ inline std::string difference(std::string_view mine, std::string_view theirs) {
   while (!mine.empty() || !theirs.empty()) {
     const std::string_view ours = next_line(mine), others = next_line(theirs);
     if (ours != others)
-      return text("this process has '", ours.empty() ? "nothing more" : ours, "', the session has '",
+      return text("who joins has '", ours.empty() ? "nothing more" : ours, "', the session has '",
                   others.empty() ? "nothing more" : others, "'");
   }
   return {};

@@ -157,16 +157,22 @@ class SyncReplicas {
   /// @throws TimeoutError if an update under way does not end within the deadline.
   Snapshot<T> snapshot(std::chrono::milliseconds timeout = {}) const {
     Snapshot<T> result;
+    snapshot_into(result, timeout);
+    return result;
+  }
+  /// The same into a snapshot that was there before, whose memory is used again: new memory costs several
+  /// times what the copy costs.
+  /// @throws as `snapshot`; what it holds then is of no use.
+  void snapshot_into(Snapshot<T>& to, std::chrono::milliseconds timeout = {}) const {
     engine_->while_still(timeout, [&] {
       std::int64_t generation = 0;
       const UpdaterState state = engine_->session().exclusive([&](const detail::Control& control) {
         generation = control.round.generation;
         return control.updater;
       });
-      result = engine_->updater().save(state);
-      result.generation = generation;
+      engine_->updater().save(state, to);
+      to.generation = generation;
     });
-    return result;
   }
   /// Goes on from a snapshot, of any trainer with the same variables and rule. Starts a new generation: what
   /// replicas have computed before gets `Status::old_generation`. No replica may be reading variables in

@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -45,8 +46,9 @@ struct CheckpointerOptions {
 /// });
 /// checkpoints.write_pending();  // the last one, if no replica came by any more
 /// @endcode
-/// It holds at most two copies: one that is being written and the newest that waits. A newer one replaces the
-/// one that waits, so a slow disk makes checkpoints rarer and never makes training wait.
+/// At most two copies count: one that is being written and the newest that waits. A newer one replaces the
+/// one that waits, so a slow disk makes checkpoints rarer and never makes training wait. The memory of copies
+/// is kept for the next ones, up to three: new memory would cost several times what the copy costs.
 /// @tparam T scalar of the trainer's variables.
 /// @par Thread safety All members may be called from any thread.
 template <class T = float>
@@ -59,20 +61,26 @@ class Checkpointer {
     if (options_.every < 1)
       throw InvalidArgument(detail::text("every: must be at least 1, got ", options_.every));
     if (!options_.write) options_.write = save<T>;
+    spares_.reserve(3);
   }
 
   /// Copies the state of a trainer if `global_step` is a multiple of `every`. Writes nothing. To be called
   /// once per update: in the hook after it, or where `Local` reports one.
   /// @return whether it took a copy.
   /// @throws what `trainer.snapshot()` throws.
-  /// @par Cost nothing, or one copy of variables, slots and window.
+  /// @par Cost nothing, or one copy of variables, slots and window; the first ones also take the memory.
   template <class Trainer>
   bool take(const Trainer& trainer, std::int64_t global_step) {
     if (global_step % options_.every != 0) return false;
-    std::optional<Pending> pending{Pending{global_step, trainer.snapshot()}};
+    std::optional<Pending> copy(Pending{global_step, spare()});
+    if constexpr (requires { trainer.snapshot_into(copy->snapshot); })
+      trainer.snapshot_into(copy->snapshot);
+    else
+      copy->snapshot = trainer.snapshot();
     {
       const std::lock_guard lock(mutex_);
-      pending_.swap(pending);
+      pending_.swap(copy);
+      if (copy) spares_.push_back(std::move(copy->snapshot));
     }
     changed_.notify_all();
     return true;
@@ -94,11 +102,17 @@ class Checkpointer {
       options_.write(file_of(mine->step), mine->snapshot);
     } catch (...) {
       end_writing([&] {
-        if (!pending_) pending_.swap(mine);
+        if (pending_)
+          spares_.push_back(std::move(mine->snapshot));
+        else
+          pending_.swap(mine);
       });
       throw;
     }
-    end_writing([&] { written_ = mine->step; });
+    end_writing([&] {
+      written_ = mine->step;
+      spares_.push_back(std::move(mine->snapshot));
+    });
     return true;
   }
 
@@ -128,6 +142,14 @@ class Checkpointer {
     Snapshot<T> snapshot;
   };
 
+  /// A snapshot whose memory can be used again, or a new one.
+  Snapshot<T> spare() {
+    const std::lock_guard lock(mutex_);
+    if (spares_.empty()) return {};
+    Snapshot<T> last = std::move(spares_.back());
+    spares_.pop_back();
+    return last;
+  }
   template <class F>
   void end_writing(F&& result) {
     {
@@ -151,6 +173,7 @@ class Checkpointer {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<Pending> pending_;
+  std::vector<Snapshot<T>> spares_;
   bool is_writing_ = false;
   std::optional<std::int64_t> written_;
 };

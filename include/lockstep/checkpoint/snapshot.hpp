@@ -10,6 +10,7 @@
 #include <lockstep/protocol/window.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -118,13 +119,21 @@ const typename Snapshot<T>::Array& find_array(const Snapshot<T>& snapshot, const
                               info.name, slot.empty() ? "" : "/", slot, "'");
 }
 
+/// Memory of what the snapshot held before is used again.
 template <class T>
 void save_window(const Contribution<T>& window, Snapshot<T>& to) {
+  std::size_t used = 0;
   for (const VariableInfo& info : window.layout().infos()) {
     const Presence presence = window.presence(info.id);
     const T* data = window.data() + info.offset;
     if (presence == Presence::absent) continue;
-    typename Snapshot<T>::Pending pending{info.name, presence, {}, info.column_major, {}};
+    if (used == to.window.size()) to.window.emplace_back();
+    typename Snapshot<T>::Pending& pending = to.window[used++];
+    pending.variable = info.name;
+    pending.presence = presence;
+    pending.rows.clear();
+    pending.column_major = info.column_major;
+    pending.values.clear();
     if (presence == Presence::dense) {
       pending.values.assign(data, data + info.size);
     } else {
@@ -134,8 +143,8 @@ void save_window(const Contribution<T>& window, Snapshot<T>& to) {
                               data + (row + 1) * info.row_size());
       });
     }
-    to.window.push_back(std::move(pending));
   }
+  to.window.resize(used);
 }
 
 /// @throws LayoutMismatch for sums that do not fit the variables.

@@ -111,7 +111,13 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   }
 
   /// Variables, slots, open window and counters.
-  Snapshot<T> snapshot() const { return core_->updater.save(core_->state); }
+  Snapshot<T> snapshot() const {
+    Snapshot<T> result;
+    snapshot_into(result);
+    return result;
+  }
+  /// The same into a snapshot that was there before, whose memory is used again.
+  void snapshot_into(Snapshot<T>& to) const { core_->updater.save(core_->state, to); }
   /// Goes on from a snapshot as if training had never stopped. Gradients set since the last step are dropped.
   /// @throws LayoutMismatch if it is of other variables or another rule; nothing has changed then.
   void restore(const Snapshot<T>& snapshot) {

@@ -309,21 +309,29 @@ class Updater {
 
   // ---- saving
 
-  /// Copies variables, slots, the open window and `state`.
-  Snapshot<T> save(const UpdaterState& state) const {
-    Snapshot<T> snapshot;
-    snapshot.rule = rule_name<Rule>();
-    snapshot.counters = state;
+  /// Copies variables, slots, the open window and `state` into a snapshot, whose memory is used again.
+  void save(const UpdaterState& state, Snapshot<T>& to) const {
+    to.rule = rule_name<Rule>();
+    to.generation = 0;
+    to.counters = state;
+    to.arrays.resize(layout_.infos().size() * (1 + slot_count));
+    auto next = to.arrays.begin();
     for (const VariableInfo& info : layout_.infos()) {
-      const auto add = [&](std::string_view slot, const T* array) {
-        snapshot.arrays.push_back({info.name, std::string(slot), info.shape, info.column_major,
-                                   std::vector<T>(array + info.offset, array + info.offset + info.size)});
+      const auto put = [&](std::string_view slot, const T* array) {
+        next->variable = info.name;
+        next->slot = slot;
+        next->shape = info.shape;
+        next->column_major = info.column_major;
+        next->values.assign(array + info.offset, array + info.offset + info.size);
+        ++next;
       };
-      add("", values_);
-      for (std::size_t k = 0; k < slot_count; ++k) add(Rule::slots[k].name, slots_[k]);
+      put("", values_);
+      for (std::size_t k = 0; k < slot_count; ++k) put(Rule::slots[k].name, slots_[k]);
     }
-    if (has_window() && state.window.pending > 0) detail::save_window(window_, snapshot);
-    return snapshot;
+    if (has_window() && state.window.pending > 0)
+      detail::save_window(window_, to);
+    else
+      to.window.clear();
   }
 
   /// @throws LayoutMismatch if names, shapes or slots differ.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Checkpoints that are copied inside an update and written outside of it.
+#include "support/allocations.hpp"
 #include "unit/checkpoint/scene.hpp"
 #include <lockstep/checkpoint/checkpointer.hpp>
 
@@ -200,6 +201,77 @@ TEST_CASE("checkpointer: replicas that save in their loop can be resumed with th
   train(after, resumed, 30, [] {});
   CHECK(resumed.bits() == whole.bits());
   CHECK(after.slot("average", resumed.weights) == trainer.slot("average", whole.weights));
+}
+
+TEST_CASE("checkpointer: replicas go on while a file is being written", "[checkpoint][thread]") {
+  const Watchdog watchdog;
+  Written written;
+  written.waits = true;
+  Net<> net;
+  Checkpointer<double> checkpoints("file", written.options(10));
+  using Trainer = SyncReplicas<Momentum, InProcess, double>;
+  Trainer* of_hook = nullptr;
+  SyncOptions options{.replicas_to_aggregate = 2};
+  options.hooks.after_update = [&](const UpdateInfo& info) { checkpoints.take(*of_hook, info.global_step); };
+  Trainer trainer{Momentum{.learning_rate = 1}, net.variables, options};
+  of_hook = &trainer;
+  std::stop_source stop;
+  auto writer = std::async(std::launch::async, [&] { checkpoints.write_until(stop.get_token()); });
+  trainer.run([&](auto& replica) {
+    while (replica.global_step() < 95) {
+      step(replica, net.w, 1);
+      // The disk takes as long as the training: nobody could come here if an update waited for it.
+      if (replica.index() == 0 && replica.global_step() == 10) written.entered.acquire();
+    }
+  });
+  CHECK_FALSE(checkpoints.written());
+  stop.request_stop();
+  written.waits = false;
+  written.go_on.release();
+  writer.get();
+  CHECK(written.steps == std::vector<std::int64_t>{10, 90});  // the first one, and the newest that waited
+}
+
+TEST_CASE("checkpointer: copies after the first ones take no memory", "[checkpoint]") {
+  StillTrainer slow;
+  Written written;
+  Checkpointer<double> of_slow("file", written.options(1));
+  CHECK(of_slow.take(slow, 1));  // a trainer that only gives snapshots will do
+
+  using Recipe = GradientAggregation<MovingAverage<Adam>>;
+  const Recipe recipe{MovingAverage<Adam>{Adam{.learning_rate = 0.01}}, {.grad_steps = 2}};
+  Model model;
+  std::vector<std::uint64_t> taken;
+  Checkpointer<float> checkpoints("file", {.write = [](const auto&, const auto&) {}});
+  const auto take = [&](const auto& trainer, std::int64_t step) {
+    const std::uint64_t before = allocations();
+    checkpoints.take(trainer, step);
+    taken.push_back(allocations() - before);
+  };
+  SECTION("of a trainer, written at once, or late") {
+    SyncReplicas<Recipe>* of_hook = nullptr;
+    SyncOptions options{.replicas_to_aggregate = 1};
+    options.hooks.after_update = [&](const UpdateInfo& info) { take(*of_hook, info.global_step); };
+    SyncReplicas<Recipe> trainer{recipe, model.variables, options};
+    of_hook = &trainer;
+    auto replica = trainer.join();
+    for (int i = 0; i < 24; ++i) {
+      contribute(replica, model, i);
+      if (i % 3 == 0) checkpoints.write_pending();
+    }
+  }
+  SECTION("of one optimizer, with an open window") {
+    Local optimizer{recipe, model.variables};
+    for (int i = 0; i < 24; ++i) {
+      contribute(optimizer, model, 1);
+      if (optimizer.pending() == 0) continue;
+      take(optimizer, optimizer.global_step());
+      checkpoints.write_pending();
+    }
+  }
+  REQUIRE(taken.size() >= 12);
+  CHECK(taken.front() > 0);
+  CHECK(std::count(taken.begin() + 6, taken.end(), 0U) == std::ssize(taken) - 6);
 }
 
 TEST_CASE("checkpointer: an interval of nothing is refused", "[checkpoint]") {

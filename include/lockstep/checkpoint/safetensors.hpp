@@ -151,13 +151,10 @@ class CheckpointWriter {
       const auto shape = shapes.find(pending.variable);
       if (shape == shapes.end())
         throw InvalidArgument(text("save: an open window, but no variable ", in_quotes(pending.variable)));
-      auto window = extents(*shape->second);
-      if (pending.presence == Presence::rows) {
-        if (window.empty()) window.push_back(1);
-        window.front() = size(pending.rows);
-      }
-      add(values_, window_name(pending.variable), std::move(window), pending.values,
-          pending.column_major && pending.presence == Presence::dense);
+      const bool is_dense = pending.presence == Presence::dense;
+      add(values_, window_name(pending.variable),
+          is_dense ? extents(*shape->second) : extents_of_rows(*shape->second, size(pending.rows)),
+          pending.values, pending.column_major && is_dense);
     }
     text_ = write_header(header_);
   }
@@ -173,6 +170,13 @@ class CheckpointWriter {
   static std::uint64_t size(const std::vector<Index>& rows) { return rows.size(); }
   static std::vector<std::uint64_t> extents(const std::vector<Index>& shape) {
     return {shape.begin(), shape.end()};
+  }
+  /// The same for so many rows of it; a scalar is one.
+  static std::vector<std::uint64_t> extents_of_rows(const std::vector<Index>& shape, std::uint64_t rows) {
+    std::vector<std::uint64_t> result(std::max<std::size_t>(shape.size(), 1));
+    std::copy(shape.begin(), shape.end(), result.begin());
+    result.front() = rows;
+    return result;
   }
 
   template <class V>

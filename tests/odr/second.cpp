@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "second.hpp"
 
-#include <lockstep/lockstep.hpp>
+#include <all_headers.hpp>
 
-int version_in_second_unit() { return LOCKSTEP_VERSION_MINOR; }
+int minor_version_in_second_unit() { return lockstep::version().minor; }

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-int version_in_second_unit();
+int minor_version_in_second_unit();

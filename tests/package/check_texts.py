@@ -36,7 +36,7 @@ check(port, json.loads(read(port))["version"], version)
 changelog = "tools/packaging/debian/changelog"
 check(changelog, re.match(r"lockstep \((.*)-\d+\)", read(changelog))[1], version)
 for path in ["tools/packaging/lockstep.wrap.in", "tests/package/fetch_content/CMakeLists.txt", *PAGES]:
-    for tag in re.findall(r"(?:\bv|lockstep/)(\d+\.\d+\.\d+)\b", read(path)):
+    for tag in re.findall(r"(?:\bv|lockstep[-/])(\d+\.\d+\.\d+)\b", read(path)):
         check(path, tag, version)
 
 blocks = 0

@@ -198,7 +198,8 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
   /// @throws LayoutMismatch, and nothing has changed; TimeoutError if readers or an update do not end in
   /// time.
   void restore(const Snapshot<T>& snapshot, std::chrono::milliseconds timeout) {
-    if (crew_.is_in_hook()) throw UsageError("restore: not possible inside a hook after an update");
+    if (crew_.is_in_hook())
+      throw_error<UsageError>(title(), "restore: not possible inside a hook after an update");
     updater().expect_fits(snapshot);
     Visitor me(*this);
     when_quiet("restore", timeout, me, [](Control& control) {

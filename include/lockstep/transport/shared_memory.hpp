@@ -149,8 +149,12 @@ struct SharedMemory {
     /// Ends up to `count` waits, in any process.
     void wake(WaitWord& word, int count) { lockstep::wake<Sharing::between_processes>(word, count); }
 
-    /// A lock on one byte of the file. @throws SystemError if the file cannot be opened once more.
-    detail::FileLease lease(int place) const { return {segment_.file(), byte_of(place)}; }
+    /// A lock on one byte of the file. @throws SystemError if the file cannot be opened once more; UsageError
+    /// in a forked child, which has no open file.
+    detail::FileLease lease(int place) const {
+      fork_guard_.expect_own_process(k_subject);
+      return {segment_.file(), byte_of(place)};
+    }
     /// Asks the system, never a process number.
     bool alive(int place) const { return segment_.file().is_locked_elsewhere(byte_of(place)); }
     /// Why nobody sits down at this place any more, as who has started this process says; empty if somebody
@@ -223,8 +227,8 @@ struct SharedMemory {
     class Inside {
      public:
       explicit Inside(Session& session) : session_(session) {
-        session.fork_guard_.expect_own_process("a session in shared memory");
-        if (is_inside()) throw UsageError("a session in shared memory: called from inside one of its calls");
+        session.fork_guard_.expect_own_process(k_subject);
+        if (is_inside()) throw UsageError(detail::text(k_subject, ": called from inside one of its calls"));
         detail::SegmentHeader& header = session.segment_.header();
         if (!session.segment_.lock(session.patience_))
           throw TimeoutError(detail::text(session.segment_.path(), ": process ",
@@ -282,6 +286,8 @@ struct SharedMemory {
         throw InvalidArgument(detail::text("patience: must be positive, got ", net.patience.count(), " ms"));
       return net;
     }
+
+    static constexpr const char* k_subject = "a session in shared memory";
 
     ForkGuard fork_guard_;
     int replica_, replicas_here_;

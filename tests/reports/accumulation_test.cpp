@@ -68,7 +68,8 @@ struct Replace {
   void update(const StepInfo&, auto& w, auto g) const { w = -1.0 * g; }
 };
 
-/// A rate that counts how often it is asked for: once per update.
+/// A rate that counts how often it is asked for: once per update, and over a segment a few times when the
+/// trainer is made, so the count begins after that.
 Schedule counting(std::atomic<int>& calls, double rate) {
   return Schedule([&calls, rate](std::int64_t) {
     ++calls;
@@ -386,6 +387,7 @@ TEMPLATE_TEST_CASE("BR-033: a skipped update leaves everything as it was", "[rep
       Model<TestType> model(0, 37);
       std::atomic<int> calls = 0;
       auto trainer = make(Momentum{.learning_rate = counting(calls, 0.1), .momentum = 0.9}, model.variables);
+      calls = 0;
       std::vector<TestType> w, velocity;
       std::vector<StepResult> results;
       trainer.run([&](auto& replica) {
@@ -677,29 +679,33 @@ TEST_CASE("BR-042: the limit of the norm acts once, on the aggregated gradient",
 
 namespace {
 
-/// Bytes of the heap in use.
-std::int64_t heap_bytes() {
+/// Bytes in use: of the heap and, where replicas are threads over a segment, of its files.
+std::int64_t bytes_in_use() {
+  std::int64_t bytes = 0;
+#if defined(LOCKSTEP_TEST_OVER_SHARED_MEMORY)
+  bytes = InSegment::bytes_of_files();
+#endif
 #if defined(LOCKSTEP_TEST_SANITIZED)
-  return static_cast<std::int64_t>(__sanitizer_get_current_allocated_bytes());
+  return bytes + static_cast<std::int64_t>(__sanitizer_get_current_allocated_bytes());
 #elif defined(__GLIBC__)
   const struct mallinfo2 info = mallinfo2();
-  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+  return bytes + static_cast<std::int64_t>(info.uordblks + info.hblkhd);
 #else
-  return 0;
+  return bytes;
 #endif
 }
 
-/// Heap of a trainer at work: after construction and `steps` steps of one parameter of a million floats.
+/// Memory of a trainer at work: after construction and `steps` steps of one parameter of a million floats.
 template <class Make>
-std::int64_t heap_of(const Eigen::MatrixXf& initial, Make make, int steps) {
+std::int64_t memory_of(const Eigen::MatrixXf& initial, Make make, int steps) {
   Variables<float> variables;
   const auto w = variables.add("w", initial);
-  const std::int64_t before = heap_bytes();
+  const std::int64_t before = bytes_in_use();
   auto trainer = make(variables);
   std::int64_t after = 0;
   trainer.run([&](auto& replica) {
     for (int i = 0; i < steps; ++i) step(replica, w, 1);
-    after = heap_bytes();
+    after = bytes_in_use();
   });
   return after - before;
 }
@@ -713,13 +719,13 @@ TEST_CASE("BR-044: k = 1 needs no accumulator, k > 1 exactly one", "[reports][BR
     // A mark for each row, in case gradients come as rows. It is never touched by dense ones.
     const std::int64_t marks = rows / 8;
     const SyncOptions one{.replicas_to_aggregate = 1};
-    const auto local = heap_of(
+    const auto local = memory_of(
         initial,
         [](auto& v) {
           return Local{Sgd{}, v};
         },
         8);
-    const auto sync = heap_of(
+    const auto sync = memory_of(
         initial,
         [&](auto& v) {
           return SyncReplicas{Sgd{}, v, one};
@@ -730,7 +736,7 @@ TEST_CASE("BR-044: k = 1 needs no accumulator, k > 1 exactly one", "[reports][BR
       const auto recipe = GradientAggregation<Sgd>{Sgd{}, options};
       const int steps = 2 * k;
       if (outside && replicas)
-        return heap_of(
+        return memory_of(
                    initial,
                    [&](auto& v) {
                      return GradientAggregation{SyncReplicas{Sgd{}, v, one}, options};
@@ -738,7 +744,7 @@ TEST_CASE("BR-044: k = 1 needs no accumulator, k > 1 exactly one", "[reports][BR
                    steps) -
                sync;
       if (outside)
-        return heap_of(
+        return memory_of(
                    initial,
                    [&](auto& v) {
                      return GradientAggregation{Local{Sgd{}, v}, options};
@@ -746,14 +752,14 @@ TEST_CASE("BR-044: k = 1 needs no accumulator, k > 1 exactly one", "[reports][BR
                    steps) -
                local;
       if (replicas)
-        return heap_of(
+        return memory_of(
                    initial,
                    [&](auto& v) {
                      return SyncReplicas{recipe, v, one};
                    },
                    steps) -
                sync;
-      return heap_of(
+      return memory_of(
                  initial,
                  [&](auto& v) {
                    return Local{recipe, v};
@@ -854,9 +860,9 @@ TEST_CASE("BR-046: the wrapped optimizer runs once per window", "[reports][BR-04
     with_each_aggregation(Momentum{.learning_rate = counting(calls, 0.1), .momentum = 0.9}, {.grad_steps = k},
                           [&](const char* form, auto make) {
                             INFO(form << ", k " << k);
-                            calls = 0;
                             Model<> model;
                             auto trainer = make(model.variables);
+                            calls = 0;
                             std::vector<double> velocity;
                             trainer.run([&](auto& replica) {
                               for (int i = 0; i < steps; ++i) {

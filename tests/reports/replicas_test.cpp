@@ -297,6 +297,7 @@ TEST_CASE("BR-058: one place applies the update, so replicas cannot drift apart"
     // Another rate at each call: 0.1, 0.2, ...; were it asked by each replica, they would differ.
     const Schedule rate([&](std::int64_t) { return 0.1 * ++calls; });
     SyncReplicas trainer{Sgd{rate}, model.variables, {.replicas_to_aggregate = n}};
+    calls = 0;  // over a segment rules are compared when a trainer is made
     std::vector<std::vector<double>> seen(at(n));
     std::vector<int> uniform(at(n), 1);
     trainer.run([&](auto& replica) {

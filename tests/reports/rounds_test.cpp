@@ -357,7 +357,7 @@ TEST_CASE("BR-014: one update of the wrapped optimizer per round, with the mean"
   for (const int replicas : {2, 4, 6}) {
     INFO("replicas " << replicas);
     Model<> model;
-    std::atomic<int> updates = 0;  // a schedule is asked once per update
+    std::atomic<int> updates = 0;  // a schedule is asked once per update, and before by who compares rules
     const Schedule rate([&](std::int64_t) {
       ++updates;
       return 0.1;
@@ -365,6 +365,7 @@ TEST_CASE("BR-014: one update of the wrapped optimizer per round, with the mean"
     SyncReplicas trainer{Momentum{.learning_rate = rate, .momentum = 0.9},
                          model.variables,
                          {.replicas_to_aggregate = replicas}};
+    updates = 0;
     std::vector<double> velocity, w;
     trainer.run([&](auto& replica) {
       for (int round = 0; round < 2; ++round) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <functional>
 #include <limits>
 
 using namespace lockstep;
@@ -84,11 +85,13 @@ TEST_CASE("BR-012: a snapshot waits for an update that is being prepared", "[rep
   std::atomic<bool> saved = false;
   bool saved_early = false;
   Snapshot<double> snapshot;
-  SyncReplicas<Sgd, InProcess, double>* shared = nullptr;
-  // A schedule is asked when the round is closed and its update has not begun.
+  std::function<Snapshot<double>()> take;
+  // A schedule is asked when the round is closed and its update has not begun; over a segment also when the
+  // trainer is made.
   const Schedule rate([&](std::int64_t) {
+    if (!take) return 1.0;
     saver = std::jthread([&] {
-      snapshot = shared->snapshot();
+      snapshot = take();
       saved = true;
     });
     std::this_thread::sleep_for(100ms);
@@ -96,7 +99,7 @@ TEST_CASE("BR-012: a snapshot waits for an update that is being prepared", "[rep
     return 1.0;
   });
   SyncReplicas trainer{Sgd{rate}, model.variables, {.replicas_to_aggregate = 2}};
-  shared = &trainer;
+  take = [&] { return trainer.snapshot(); };
   trainer.run([&](auto& replica) { step(replica, model.w, 1); });
   saver.join();
   CHECK(!saved_early);

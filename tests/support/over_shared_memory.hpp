@@ -6,10 +6,13 @@
 
 #define LOCKSTEP_TEST_OVER_SHARED_MEMORY
 
+#include <lockstep/extra_state.hpp>
 #include <lockstep/lockstep.hpp>
 #include <lockstep/transport/shared_memory.hpp>
 
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
 #include <numeric>
 #include <string>
 #include <unistd.h>
@@ -32,12 +35,22 @@ struct InSegment {
     }
   };
 
+  /// Size of the files of all sessions of this process.
+  static std::int64_t bytes_of_files() {
+    std::int64_t bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(SharedMemory{}.directory))
+      if (entry.path().filename().string().starts_with("lockstep." + first_part()))
+        bytes += static_cast<std::int64_t>(entry.file_size());
+    return bytes;
+  }
+
  private:
   /// One count for sessions of all states.
   static std::string unique_name() {
     static std::atomic<int> count{0};
-    return "test-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+    return first_part() + std::to_string(++count);
   }
+  static std::string first_part() { return "test-" + std::to_string(::getpid()) + "-"; }
 };
 static_assert(Transport<InSegment>);
 
@@ -49,5 +62,12 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <class R, class T, class G>
 requires Recipe<R, T> SyncReplicas(R, Variables<T, G>&, SyncOptions)
 ->SyncReplicas<R, test::InSegment, T, G>;
+
+template <class T>
+requires Transport<test::InSegment> ExtraState(StateRule, Variables<T>&, ExtraStateOptions)
+->ExtraState<test::InSegment, T>;
+template <class Rules, class T>
+requires Transport<test::InSegment> ExtraState(Rules, Variables<T>&, ExtraStateOptions)
+->ExtraState<test::InSegment, T>;
 
 LOCKSTEP_NAMESPACE_END

@@ -52,6 +52,7 @@ struct Report {
 struct Scene {
   Report reports[k_most];
   FaultLog log;
+  Clock::duration took{};  ///< from the end of the victim to that of the others
 };
 
 struct Case {
@@ -175,12 +176,14 @@ std::int64_t play(const Case& c, std::int64_t at, Scene& scene, bool from_the_st
   for (int place = 0; place < c.replicas; ++place)
     if (place != c.victim) survivor(place);
   const int code = doomed.wait();
+  const auto died = Clock::now();
   if (at > 0 && code != 128 + SIGKILL && code != 0)
     problem += "the victim ended with " + std::to_string(code) + "; ";
   if (code != 0 && c.departure == Departure::wait) survivor(c.victim);  // its replacement
   for (Process& other : others)
     if (const int ended = other.wait(); ended != 0)
       problem += "a replica ended with " + std::to_string(ended) + "; ";
+  scene.took = Clock::now() - died;
   *end = true;
   if (keeper.wait() != 0) problem += "the keeper failed; ";
   if (!folder.files().empty()) problem += "left in the folder: " + folder.files().front() + "; ";
@@ -234,8 +237,12 @@ std::int64_t enumerate(const Case& c, bool from_the_start) {
   std::int64_t tried = 0;
   for (std::int64_t at = 1; at <= points; ++at) {
     problem.clear();
-    (void)play(c, at, *scene, from_the_start, problem);
+    const bool in_time = is_within(1s, [&] {
+      (void)play(c, at, *scene, from_the_start, problem);
+      return scene->took;
+    });
     check(c, *scene, problem);
+    if (!in_time) problem += "the others went on for more than a second; ";
     ++tried;
     if (problem.empty()) continue;
     INFO(c.replicas << " replicas, " << to_string(c.departure) << ", replica " << c.victim

@@ -54,6 +54,42 @@ void steps(auto& replica, const auto& w, int rounds) {
 
 }  // namespace
 
+TEST_CASE("BR-105: whoever comes after a creator that was killed takes over", "[kill][BR-105]") {
+  const Watchdog watchdog(300s);
+  for (const char* point :
+       {"create: named", "create: reserved", "create: half filled", "create: filled", "attach: settled"}) {
+    INFO("the creator is killed at '" << point << "'");
+    // What the second one takes.
+    const auto start_again = [&] {
+      const SessionFolder folder;
+      const Shared<Scene> scene;
+      const auto start = [&](bool is_killed) {
+        scene->value[0] = 0;
+        Process process([&] {
+          if (is_killed) arm(scene->log[0], 1, point);
+          Model model(folder.path(), 0, {.replicas_to_aggregate = 1, .deadline = 30s});
+          model.trainer.run([&](auto& replica) { steps(replica, model.w, 2); });
+          scene->value[0] = model.variables.value(model.w)[k_size - 1];
+          return 0;
+        });
+        return process.wait();
+      };
+      CHECK(start(true) == 128 + SIGKILL);
+      CHECK(scene->log[0].last == std::string(point));
+      const auto begin = Clock::now();
+      CHECK(start(false) == 0);
+      const auto took = Clock::now() - begin;
+      CHECK(scene->value[0] == -2);
+      CHECK(folder.files().empty());
+      CHECK(start(false) == 0);
+      CHECK(scene->value[0] == -2);
+      CHECK(folder.files().empty());
+      return took;
+    };
+    CHECK(is_within(2s, start_again));
+  }
+}
+
 TEST_CASE("a replica that settles the death of another is killed as well", "[kill]") {
   const Watchdog watchdog(300s);
   int kills = 0, second_kills = 0, problem = 0;

@@ -12,6 +12,7 @@
 
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -19,6 +20,8 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,8 +34,9 @@ struct Found {
   double value = 0;            ///< first element of the variable at the end
   std::int64_t global_step = -1;
   std::int64_t step_at_join = -1;
-  std::int64_t waited_ms = 0;  ///< of the call that failed
-  double cpu_share = 0;        ///< of that call
+  std::int64_t longest_ms = 0;  ///< of all its steps, that of one that failed included
+  double cpu_share = 0;         ///< of the step that failed
+  Clock::time_point ended_at;   ///< when its loop has ended, one way or the other
   std::uint32_t incarnation = 0;
   int blamed = -2;   ///< replica that a PeerFailed names
   int missing = -2;  ///< first one that a TimeoutError names
@@ -40,6 +44,22 @@ struct Found {
   char error[400] = {};
 
   std::string text() const { return error; }
+};
+
+/// Says how long a step took, when it ends.
+class StepTimer {
+ public:
+  explicit StepTimer(Found& found) : found_(found) {}
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+  ~StepTimer() { found_.longest_ms = std::max(found_.longest_ms, elapsed().count()); }
+  std::chrono::milliseconds elapsed() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_);
+  }
+
+ private:
+  Found& found_;
+  const Clock::time_point begin_ = Clock::now();
 };
 
 template <std::size_t count>
@@ -56,6 +76,10 @@ struct Plan {
   double initial = 0;
   Index size = 1;
 };
+
+inline auto threads_of_process() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
 
 inline SharedMemory net_of(const Plan& plan, int place) {
   return {.name = plan.name, .replica = place, .directory = plan.folder, .patience = 30s};
@@ -74,12 +98,15 @@ int train(const Plan& plan, int place, Found& found, F&& loop) {
       found.value = variables.value(w)[0];
       found.incarnation = trainer.stats(place).incarnation;
     };
+    const auto end = [&] { found.ended_at = Clock::now(); };
     try {
       trainer.run([&](auto& replica) {
         found.step_at_join = replica.global_step();
         loop(replica, w, found);
       });
+      end();
     } catch (...) {
+      end();
       note();
       throw;
     }
@@ -102,7 +129,10 @@ inline auto steps(double gradient, std::int64_t rounds) {
   return [=](auto& replica, const auto& w, Found& found) {
     while (replica.global_step() < rounds) {
       replica.gradient(w).setConstant(gradient);
-      found.last = replica.apply_gradients().status;
+      {
+        const StepTimer timer(found);
+        found.last = replica.apply_gradients().status;
+      }
       ++found.rounds;
     }
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <sched.h>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -24,12 +25,11 @@ std::vector<int> run_processes(int count, F&& body) {
 TEST_CASE("BR-003: a replica leaves; with shrink the others go on, strictly they learn who is missing",
           "[processes][BR-003]") {
   const Watchdog watchdog;
-  for (const Departure departure : {Departure::shrink, Departure::wait}) {
+  // The longest step of those who stay.
+  const auto leave_after_round_4 = [](Departure departure, std::chrono::milliseconds deadline) {
     const SessionFolder folder;
     const Shared<FoundByAll<3>> all;
-    const Plan plan{{.replicas_to_aggregate = 3,
-                     .departure = departure,
-                     .deadline = departure == Departure::wait ? 500ms : 30s},
+    const Plan plan{{.replicas_to_aggregate = 3, .departure = departure, .deadline = deadline},
                     folder.path()};
     const std::array gradients{1.0, 2.0, 9.0};
     (void)run_processes(3, [&](int i) {
@@ -50,27 +50,47 @@ TEST_CASE("BR-003: a replica leaves; with shrink the others go on, strictly they
         CHECK(found.text() == "");
         CHECK(found.value == -25);
       } else {
-        CHECK(has(found.text(), "replica 2 has left"));
-        CHECK(found.missing == 2);
+        if (departure == Departure::wait) {
+          CHECK(has(found.text(), "replica 2 has left"));
+          CHECK(found.missing == 2);
+          CHECK(found.longest_ms >= deadline.count());
+        } else {
+          CHECK(has(found.text(), "replica 2"));
+          CHECK(found.blamed == 2);
+        }
         CHECK(found.rounds == 4);
         CHECK(found.value == -16);
       }
     }
     CHECK(folder.files().empty());
-  }
+    return std::chrono::milliseconds(std::max(all->replica[0].longest_ms, all->replica[1].longest_ms));
+  };
+  (void)leave_after_round_4(Departure::shrink, 30s);
+  CHECK(is_within(1s, [&] { return leave_after_round_4(Departure::fail, 30s); }));
+  CHECK(is_within(1s, [&] { return leave_after_round_4(Departure::wait, 500ms); }));
 }
 
 TEST_CASE("BR-004: processes end by themselves after their last round", "[processes][BR-004]") {
   const Watchdog watchdog(120s);
-  for (int repeat = 0; repeat < 50; ++repeat) {
+  // From the end of round 10 to that of the last process.
+  const auto train_and_end = [] {
     const SessionFolder folder;
     const Shared<FoundByAll<2>> all;
+    const Shared<std::array<std::ptrdiff_t, 2>> threads;
     const Plan plan{{.replicas_to_aggregate = 2, .deadline = 30s}, folder.path()};
-    CHECK(run_processes(2, [&](int i) { return train(plan, i, all->replica[i], steps(1, 10)); }) ==
-          std::vector{0, 0});
+    CHECK(run_processes(2, [&](int i) {
+            const int code = train(plan, i, all->replica[i], steps(1, 10));
+            (*threads)[static_cast<std::size_t>(i)] = threads_of_process();
+            return code;
+          }) == std::vector{0, 0});
+    const auto ended = Clock::now();
     CHECK(all->replica[0].value == -10);
+    CHECK(all->replica[1].value == -10);
+    CHECK(*threads == std::array<std::ptrdiff_t, 2>{1, 1});
     CHECK(folder.files().empty());
-  }
+    return ended - std::min(all->replica[0].ended_at, all->replica[1].ended_at);
+  };
+  for (int repeat = 0; repeat < 50; ++repeat) CHECK(is_within(1s, train_and_end));
 }
 
 TEST_CASE("BR-050: replicas with fewer batches leave, or end training for all", "[processes][BR-050]") {
@@ -80,18 +100,35 @@ TEST_CASE("BR-050: replicas with fewer batches leave, or end training for all", 
     const Shared<FoundByAll<4>> all;
     const Plan plan{{.replicas_to_aggregate = 4, .departure = departure, .deadline = 30s}, folder.path()};
     const auto codes = run_processes(4, [&](int i) {
-      return train(plan, i, all->replica[i], [i](auto& replica, const auto& w, Found& found) {
+      return train(plan, i, all->replica[i], [i, &all](auto& replica, const auto& w, Found& found) {
         for (int batch = 0; batch < (i == 3 ? 3 : 5); ++batch) {
           replica.gradient(w).setConstant(1);
-          found.last = replica.apply_gradients().status;
-          if (found.last == Status::stopped) return;
+          const StepResult result = replica.apply_gradients();
+          found.last = result.status;
+          found.blamed = result.culprit;
+          if (found.last == Status::stopped) break;
+          ++found.rounds;
         }
+        if (i != 3) {
+          ++all->gate;
+          return;
+        }
+        // It has no more data, stays until the others have ended, and sees what they have trained.
+        replica.leave();
+        wait_until([&] { return all->gate == 3; });
       });
     });
     CHECK(codes == std::vector{0, 0, 0, 0});
-    for (const int i : {0, 1, 2}) {
-      CHECK(all->replica[i].value == (departure == Departure::shrink ? -5 : -3));
-      CHECK(all->replica[i].last == (departure == Departure::shrink ? Status::accepted : Status::stopped));
+    for (const int i : {0, 1, 2, 3}) {
+      INFO("replica " << i);
+      const Found& found = all->replica[i];
+      CHECK(found.value == (departure == Departure::shrink ? -5 : -3));
+      CHECK(found.rounds == (departure == Departure::shrink && i != 3 ? 5 : 3));
+      if (i == 3) continue;
+      CHECK(found.last == (departure == Departure::shrink ? Status::accepted : Status::stopped));
+      if (departure == Departure::stop) {
+        CHECK(found.blamed == 3);
+      }
     }
   }
 }
@@ -171,7 +208,7 @@ TEST_CASE("processes with another rule, parameter or option are told what differ
 
 TEST_CASE("BR-057: all start from the values of replica 0, even if it comes last", "[processes][BR-057]") {
   const Watchdog watchdog(120s);
-  for (int repeat = 0; repeat < 25; ++repeat) {
+  for (int repeat = 0; repeat < 100; ++repeat) {
     const SessionFolder folder;
     const Shared<std::array<std::atomic<int>, 3>> equal;
     const Shared<std::atomic<int>> waiting;
@@ -179,16 +216,21 @@ TEST_CASE("BR-057: all start from the values of replica 0, even if it comes last
       if (i == 0) wait_until([&] { return waiting->load() == 2; });
       Variables<double> variables;
       const auto w = variables.add("w", Eigen::VectorXd::Constant(10'000, 1 + 4 * i));
-      SyncReplicas trainer{Sgd{1.0},
+      // State of the optimizer that starts as a copy of the variable.
+      SyncReplicas trainer{MovingAverage{Sgd{1.0}, 0.5},
                            variables,
                            {.replicas_to_aggregate = 3, .deadline = 30s},
                            SharedMemory{.name = "test", .replica = i, .directory = folder.path()}};
       ++*waiting;
       trainer.run([&](auto& replica) {
-        const bool all_one = (replica.value(w).array() == 1).all();
+        const auto are_all = [&](double value, double average) {
+          return (replica.value(w).array() == value).all() &&
+                 (replica.slot("average", w).array() == average).all();
+        };
+        const bool all_one = are_all(1, 1);
         replica.gradient(w).setConstant(1);
         replica.apply_gradients();
-        (*equal)[static_cast<std::size_t>(i)] = all_one && (replica.value(w).array() == 0).all();
+        (*equal)[static_cast<std::size_t>(i)] = all_one && are_all(0, 0.5);
       });
       return 0;
     });
@@ -275,7 +317,6 @@ TEST_CASE("BR-067: arrival order and transport change no bit", "[processes][BR-0
   do {
     const SessionFolder folder;
     const Shared<std::array<float, 4>> values;
-    const Shared<std::atomic<int>> turn;
     const auto codes = run_processes(4, [&](int i) {
       Variables<float> variables;
       const auto w = variables.add("w", Eigen::VectorXf::Zero(1));
@@ -284,19 +325,19 @@ TEST_CASE("BR-067: arrival order and transport change no bit", "[processes][BR-0
                            {.replicas_to_aggregate = 4, .deadline = 30s},
                            SharedMemory{.name = "test", .replica = i, .directory = folder.path()}};
       trainer.run([&](auto& replica) {
-        const auto mine = std::find(order.begin(), order.end(), i) - order.begin();
-        wait_until([&] { return turn->load() == mine; });
+        const auto mine = std::find(order.begin(), order.end(), i);
+        if (mine != order.begin()) wait_until([&] { return trainer.stats(*(mine - 1)).accepted == 1; });
         replica.gradient(w).setConstant(gradients[static_cast<std::size_t>(i)]);
-        ++*turn;
         replica.apply_gradients();
       });
       (*values)[static_cast<std::size_t>(i)] = variables.value(w)[0];
       return 0;
     });
     CHECK(codes == std::vector{0, 0, 0, 0});
-    for (const float value : *values)
-      CHECK(std::bit_cast<std::uint32_t>(value) ==
-            std::bit_cast<std::uint32_t>(in_process.value(in_process_w)[0]));
+    for (const float value : *values) {
+      CHECK(value == -0.25F);  // ((1e8 + 1) - 1e8) + 1 = 1 in float
+      CHECK(bits(value) == bits(in_process.value(in_process_w)[0]));
+    }
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
@@ -335,4 +376,47 @@ TEST_CASE("threads of several processes train as one", "[processes]") {
   });
   CHECK(codes == std::vector{0, 0});
   for (const double value : *values) CHECK(value == -15);
+}
+
+TEST_CASE("BR-087: more processes than cores, and no hidden threads", "[processes][BR-087]") {
+  const Watchdog watchdog(120s);
+  constexpr int n = 8, rounds = 1000;
+  const auto train_on = [](bool one_core) {
+    const SessionFolder folder;
+    const Shared<std::array<float, n>> values;
+    const Shared<std::array<std::ptrdiff_t, n>> threads;
+    const auto begin = Clock::now();
+    const auto codes = run_processes(n, [&](int i) {
+      if (one_core) {
+        cpu_set_t all{}, one{};
+        ::sched_getaffinity(0, sizeof(all), &all);
+        std::size_t first = 0;
+        while (!CPU_ISSET(first, &all)) ++first;
+        CPU_SET(first, &one);
+        ::sched_setaffinity(0, sizeof(one), &one);
+      }
+      Variables<float> variables;
+      const auto w = variables.add("w", Eigen::VectorXf::Zero(256));  // 1 KiB
+      SyncReplicas trainer{Sgd{1.0},
+                           variables,
+                           {.replicas_to_aggregate = n, .deadline = 60s},
+                           SharedMemory{.name = "test", .replica = i, .directory = folder.path()}};
+      std::ptrdiff_t& most = (*threads)[static_cast<std::size_t>(i)];
+      trainer.run([&](auto& replica) {
+        for (int round = 0; round < rounds; ++round) {
+          replica.gradient(w).setConstant(static_cast<float>(i));  // mean 3.5
+          replica.apply_gradients();
+          if (round % 100 == 0) most = std::max(most, threads_of_process());
+        }
+      });
+      (*values)[static_cast<std::size_t>(i)] = variables.value(w).minCoeff();
+      return variables.value(w).maxCoeff() == variables.value(w).minCoeff() ? 0 : 1;
+    });
+    CHECK(codes == std::vector<int>(n, 0));
+    for (const float value : *values) CHECK(value == -3500.0F);
+    for (const std::ptrdiff_t count : *threads) CHECK(count == 1);
+    return Clock::now() - begin;
+  };
+  CHECK(is_within(10s, [&] { return train_on(false); }));
+  CHECK(train_on(true) < 60s);
 }

@@ -46,7 +46,7 @@ GOALS = [
     ("same against gloo all-reduce + update, SGD", "processes/2x25e6/sgd/gloo", ">=", 10, "x"),
     ("same against gloo all-reduce + update, Adam", "processes/2x25e6/adam/gloo", ">=", 7, "x"),
     ("round trip of 2 processes, P = 16, of the threads' one", "processes/round_trip", "<=", 1.5, "x"),
-    ("shared memory and its undo, P = 10e6, 2 threads, of InProcess", "processes/crash_safety/*", "<=", 1.1, "x"),
+    ("undo, P = 10e6, 2 threads, of InProcess on pages of 4 KiB", "processes/undo/*", "<=", 1.1, "x"),
     ("heap allocations in a steady step", "allocations/worst", "<=", 0, ""),
     ("bytes moved beyond the floor, per element", "bytes_beyond_floor", "<=", 0.05, "B"),
     ("compile time against <Eigen/Dense> and a product, g++", "compile/g++", "<=", 1.5, "x"),

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <sys/prctl.h>
 
 namespace {
 
@@ -66,16 +67,32 @@ void compare_large(TwoProcesses& processes) {
          floors.roofline(rounds, "processes adam", floor_bytes<Adam>(elements, 2)), "of peak");
 }
 
+/// Memory that is touched meanwhile is on small pages, as segments are.
+class OnSmallPages {
+ public:
+  OnSmallPages() { ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }
+  OnSmallPages(const OnSmallPages&) = delete;
+  OnSmallPages& operator=(const OnSmallPages&) = delete;
+  ~OnSmallPages() { ::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0); }
+};
+
+/// Nobody can be killed alone in these, so what differs is what crash safety costs, and what pages do.
 template <class R>
 void compare_safety(const std::string& rule) {
   constexpr Index elements = 10'000'000;
   SyncStep<R> plain(elements, 2);
+  plain(4);  // touches all of its memory
+  const OnSmallPages from_now_on;
+  SyncStep<R> small_pages(elements, 2);
   SyncStep<R, SharedMemory> safe(elements, 2, 1, for_threads(rule));
   Interleaved rounds;
   rounds.add("InProcess", steps_of(plain, 5));
+  rounds.add("InProcess on small pages", steps_of(small_pages, 5));
   rounds.add("SharedMemory", steps_of(safe, 5));
   rounds.run(31);
-  report("processes/crash_safety/" + rule, rounds.ratio("SharedMemory", "InProcess"), "x the time", rounds);
+  report("processes/undo/" + rule, rounds.ratio("SharedMemory", "InProcess on small pages"), "x the time",
+         rounds);
+  report("processes/crash_safety/" + rule, rounds.ratio("SharedMemory", "InProcess"), "x the time");
 }
 
 void compare_round_trip(TwoProcesses& processes) {

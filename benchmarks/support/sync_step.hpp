@@ -69,16 +69,21 @@ class TestVariables {
 template <class R, class Net = InProcess>
 class SyncStep {
  public:
-  /// @param here how many of the replicas are threads of this process; 0 for all.
+  /// @param here how many of the replicas are threads of this process; 0 for all. If some are not, nobody
+  /// makes a step while others are between two runs.
   SyncStep(Index elements, int replicas, Index variables = 1, const Net& net = {}, int here = 0)
       : here_(here == 0 ? replicas : here),
         variables_(elements, variables),
-        trainer_(R{}, variables_.set(), {.replicas_to_aggregate = replicas}, net) {
+        trainer_(R{}, variables_.set(),
+                 {.replicas_to_aggregate = replicas,
+                  .departure = here_ == replicas ? Departure::redistribute : Departure::wait},
+                 net) {
     trainer_.run([&](auto& replica) {
       variables_.write_gradients(replica, replica.index());
       replica.apply_gradients();
+      if (replica.index() == 0 || here_ == 1)  // as long as it is here nobody can make another step
+        variables_.template expect_updated_once<R>(replicas, "sync step");
     });
-    variables_.template expect_updated_once<R>(replicas, "sync step");
   }
 
   double operator()(int steps) {

@@ -23,8 +23,8 @@ namespace conformance {
 
 using Json = nlohmann::json;
 
-/// The transport of accumulators and token queues. Whoever puts support/over_shared_memory.hpp before the
-/// sources runs them in shared memory.
+/// The transport of accumulators, token queues and synchronous replicas. Whoever puts
+/// support/over_shared_memory.hpp before the sources runs them in shared memory.
 #if defined(LOCKSTEP_TEST_OVER_SHARED_MEMORY)
 using Net = lockstep::test::InSegment;
 #else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// The conformance suite: runs every scenario of the file named on the command line, or of the one built in.
-/// In shared memory, those of accumulators and token queues.
+/// In shared memory, those of accumulators, token queues and synchronous replicas.
 #include "driver.hpp"
 
 #include <exception>
@@ -26,10 +26,9 @@ int main(int argc, char** argv) {
   const conformance::Runners runners {
     {"dense_accumulator", conformance::run_dense_accumulator},
         {"sparse_accumulator", conformance::run_sparse_accumulator},
-        {"token_queue", conformance::run_token_queue},
+        {"token_queue", conformance::run_token_queue}, {"sync_replicas", conformance::run_sync_replicas},
 #if !defined(LOCKSTEP_TEST_OVER_SHARED_MEMORY)
         {"init_tokens", conformance::run_init_tokens}, {"sharding_rule", conformance::run_sharding_rule},
-        {"sync_replicas", conformance::run_sync_replicas},
         {"grad_aggregation", conformance::run_grad_aggregation}, {"optimizer", conformance::run_optimizer},
         {"ema", conformance::run_ema}, {"api_order", conformance::run_api_order},
 #endif

@@ -66,7 +66,7 @@ void run(const Rule& rule, const Json& scenario, Report& report) {
   const Json& inputs = scenario.at("inputs");
   VariableSet variables;
   add_variables(inputs.at("variables"), variables);
-  using Trainer = lockstep::VariableReplicas<Rule, lockstep::InProcess, Scalar>;
+  using Trainer = lockstep::VariableReplicas<Rule, Net, Scalar>;
   Trainer trainer(rule, variables, options_from(inputs));
   typename Trainer::Chief chief = trainer.chief();
 

@@ -62,6 +62,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <class R, class T, class G>
 requires Recipe<R, T> SyncReplicas(R, Variables<T, G>&, SyncOptions)
 ->SyncReplicas<R, test::InSegment, T, G>;
+template <class R, class T>
+requires Recipe<R, T> VariableReplicas(R, Variables<T>&, VariableOptions)
+->VariableReplicas<R, test::InSegment, T>;
 
 template <class T>
 requires Transport<test::InSegment> ExtraState(StateRule, Variables<T>&, ExtraStateOptions)

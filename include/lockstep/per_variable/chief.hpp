@@ -7,7 +7,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/optimizers/step_result.hpp>
-#include <lockstep/per_variable/engine.hpp>
+#include <lockstep/per_variable/engine_choice.hpp>
 
 #include <chrono>
 #include <stop_token>
@@ -21,16 +21,18 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// @par Source TensorFlow's chief queue runner of SyncReplicasOptimizer.
 template <class R, class Net, class T>
 class VariableChief {
-  using Engine = detail::VariableEngine<R, Net, T>;
+  using Engine = detail::variable_engine_t<R, Net, T>;
 
  public:
   /// Used by `VariableReplicas::chief`.
-  explicit VariableChief(Engine& engine) : engine_(engine), takes_(engine.accumulators()) {
+  explicit VariableChief(Engine& engine) : engine_(engine), takes_(engine.takes()) {
     if (engine.cooperative())
       throw UsageError("chief: the replicas write updates themselves; ask for Driver::chief");
-    if (!engine.membership().claim_chief()) throw UsageError("chief: there is one already");
+    if (!engine.claim_chief()) throw UsageError("chief: there is one already");
   }
-  ~VariableChief() { engine_.membership().release_chief(); }
+  ~VariableChief() {
+    if (!engine_.is_in_forked_child()) engine_.release_chief();
+  }
   VariableChief(const VariableChief&) = delete;
   VariableChief& operator=(const VariableChief&) = delete;
 
@@ -57,13 +59,9 @@ class VariableChief {
   VariableUpdate finish(std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
     if (!takes_.is_begun()) throw UsageError("finish: call take_begin() first");
     takes_.begin(engine_.options().replicas_to_aggregate);  // those that a stop has withdrawn
-    wait(detail::timeout_or("chief", timeout, engine_.options().deadline), stop);
-    try {
-      return engine_.update(takes_, [] {});
-    } catch (const std::exception& error) {
-      engine_.membership().fail(0, error.what());
-      throw;
-    }
+    const auto longest = detail::timeout_or("chief", timeout, engine_.options().deadline);
+    engine_.collect(takes_, longest, stop);
+    return engine_.update(takes_, longest);
   }
 
   /// `take_begin()` and `finish()`.
@@ -92,20 +90,6 @@ class VariableChief {
   }
 
  private:
-  void wait(std::chrono::milliseconds timeout, const std::stop_token& stop) {
-    auto& membership = engine_.membership();
-    const detail::EitherStop either(stop, membership.end_of_chiefs());
-    try {
-      takes_.collect(Deadline(timeout), either.token());
-    } catch (const Cancelled&) {
-      membership.expect_healthy(0);
-      if (stop.stop_requested()) throw;
-      throw OutOfRange("chief: training has ended");
-    } catch (const TimeoutError&) {
-      throw engine_.timed_out(detail::text("chief: waited ", timeout.count(), " ms"));
-    }
-  }
-
   Engine& engine_;
   typename Engine::Takes takes_;
 };

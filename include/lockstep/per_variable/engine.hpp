@@ -5,31 +5,31 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
-#include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/rule_groups.hpp>
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/gradient.hpp>
 #include <lockstep/per_variable/gradient_check.hpp>
+#include <lockstep/per_variable/local_model.hpp>
 #include <lockstep/per_variable/membership.hpp>
 #include <lockstep/per_variable/options.hpp>
-#include <lockstep/per_variable/rows_in_turn.hpp>
 #include <lockstep/per_variable/takes.hpp>
 #include <lockstep/per_variable/token_bank.hpp>
+#include <lockstep/per_variable/update.hpp>
 #include <lockstep/protocol/init_tokens.hpp>
 #include <lockstep/transport/fork_guard.hpp>
-#include <lockstep/transport/memory.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -38,26 +38,10 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-/// What `init_chief` has done.
-struct ChiefInit {
-  Index tokens_added;        ///< tokens put into the queue
-  bool step_went_backwards;  ///< some accumulator was ahead of the global step
-};
-
-/// An update as the chief sees it.
-struct VariableUpdate {
-  std::int64_t global_step;  ///< after the update
-  Index tokens_added;        ///< tokens put into the queue
-};
-
 namespace detail {
 
 template <class R, class Net, class T>
 class VariableEngine {
-  static_assert(!Net::k_survives_kill,
-                "[lockstep.per_variable.one_process] the variables of a trainer with one accumulator per "
-                "variable lie in the memory of one process, so its transport must be one between threads");
-
  public:
   using Rule = rule_of_t<R>;
   using Takes = VariableTakes<T, Net>;
@@ -69,17 +53,10 @@ class VariableEngine {
         binding_(variables),
         groups_(recipe, variables.layout()),
         accumulators_(make_accumulators()),
-        rows_(variables.layout()),
-        memory_(bytes(recipe)),
-        carver_(memory_.bytes().data()),
-        updater_(recipe, variables, rows_, carver_),
-        aggregate_(carver_, variables.layout(), rows_),
+        model_(recipe, variables, groups_, options.global_step),
         tokens_(net),
         takes_(accumulators_),
         membership_(options.replicas()) {
-    updater_.initialise();
-    aggregate_.clear();
-    state_.window.global_step = options.global_step;
     if (cooperative()) {
       init_chief(options_.start_tokens());
       takes_.begin(options_.replicas_to_aggregate);
@@ -89,22 +66,43 @@ class VariableEngine {
   const VariableOptions& options() const { return options_; }
   const Variables<T>& variables() const { return *binding_; }
   const Layout& layout() const { return binding_->layout(); }
-  const Updater<R, T, T>& updater() const { return updater_; }
-  VariableMembership& membership() {
-    fork_guard_.expect_own_process("trainer");
-    return membership_;
-  }
+  const Updater<R, T, T>& updater() const { return model_.updater(); }
   bool is_in_forked_child() const noexcept { return fork_guard_.is_in_child(); }
   bool cooperative() const { return options_.driver == Driver::cooperative; }
-  bool is_initialised() const { return initialised_.load(std::memory_order_relaxed); }
 
-  VariableAccumulator<T, Net>& accumulator(std::uint32_t id) {
-    if (!accumulators_[id].exists())
-      throw_error<UsageError>("accumulator: variable '", layout()[id].name,
-                              "' has no gradient, so none was made");
-    return accumulators_[id];
+  GradientKind kind(std::uint32_t id) const { return accumulators_[id].kind(); }
+  Index num_accumulated(std::uint32_t id) { return accumulator(id).num_accumulated(); }
+  Index accumulator_step(std::uint32_t id) { return accumulator(id).step(); }
+
+  // ---- replicas
+
+  /// Numbers of those that a loop of this process runs.
+  std::vector<int> seats_here() const {
+    std::vector<int> seats(static_cast<std::size_t>(options_.replicas()));
+    std::iota(seats.begin(), seats.end(), 0);
+    return seats;
   }
-  typename Takes::Accumulators& accumulators() { return accumulators_; }
+  /// Takes a place, any if it is negative; its local step becomes the global step. @return the place.
+  int join(int place) {
+    if (!initialised_.load(std::memory_order_relaxed))
+      throw UsageError("join: with Driver::chief call init_chief() before the first replica joins");
+    const int taken = membership().join(place);
+    init_worker(taken);
+    return taken;
+  }
+  /// Batches that earlier replicas at this place handed over: not known.
+  std::int64_t sequence(int) const { return 0; }
+  Index local_step(int place) { return membership().local_step(place); }
+  void set_local_step(int place, Index step) { membership().set_local_step(place, step); }
+  /// It has left in the ordinary way.
+  void depart(int place, std::optional<Waiter>& line) {
+    tokens_.leave(line);
+    membership_.leave(place);
+    if (options_.departure == Departure::stop) close();
+    if (options_.departure == Departure::fail) membership_.fail(place, "it has left");
+  }
+  /// An exception has ended its loop.
+  void die(int place, std::optional<Waiter>&, const std::string& reason) { membership_.die(place, reason); }
 
   // ---- the global step and the variables
 
@@ -112,22 +110,22 @@ class VariableEngine {
   template <class F>
   decltype(auto) while_still(F&& f) const {
     fork_guard_.expect_own_process("trainer");
-    const std::shared_lock lock(model_mutex_);
-    return std::forward<F>(f)(state_);
+    return model_.while_still(std::forward<F>(f));
   }
   std::int64_t global_step() const {
     return while_still([](const UpdaterState& state) { return state.window.global_step; });
   }
-  void set_global_step(std::int64_t step) {
-    const std::unique_lock lock(model_mutex_);
-    state_.window.global_step = step;
+  void set_global_step(std::int64_t step) { model_.set_global_step(step); }
+  /// Counters of the optimizer.
+  protocol::Window counters() const {
+    return while_still([](const UpdaterState& state) { return state.window; });
   }
   /// Copies all variables. @return the counters that they belong to.
   protocol::Window read(std::vector<T>& to) const {
     return while_still([&](const UpdaterState& state) {
       const auto size = static_cast<std::size_t>(layout().size());
       to.resize(size);
-      std::copy_n(updater_.values(), size, to.data());
+      std::copy_n(updater().values(), size, to.data());
       return state.window;
     });
   }
@@ -179,7 +177,7 @@ class VariableEngine {
   /// `push`, then gets in line for a token. No tokens are given out in between: whoever has contributed to an
   /// update is in line when its tokens come, and nobody else can take one of these in its place.
   std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients,
-                           std::optional<Waiter>& line) {
+                           std::optional<Waiter>& line, std::int64_t /*batches*/ = 1) {
     check(place, gradients);
     std::vector<Pushed> result;
     tokens_.contribute([&] { result = add(place, gradients); }, line);
@@ -210,39 +208,43 @@ class VariableEngine {
       throw;
     }
   }
-  TokenBank<Net>& tokens() { return tokens_; }
-  const TokenBank<Net>& tokens() const { return tokens_; }
+  std::vector<Index> tokens() const { return tokens_.contents(); }
   /// No more updates: replicas may use up the tokens that are there; chiefs end.
   void close() {
     tokens_.close();
     membership_.end_chiefs();
   }
 
-  // ---- the chief's step
+  // ---- the chief
 
-  /// Applies aggregates that have been collected: variables, then the global step, then tokens.
-  /// @param before_tokens called after the variables were written. @throws what a schedule throws; nothing is
-  /// changed.
-  template <class F>
-  VariableUpdate update(Takes& takes, F&& before_tokens) {
-    const std::int64_t step = apply(takes);
-    takes.abort();
-    before_tokens();
-    const Index count = protocol::tokens_per_step(options_.replicas_to_aggregate, options_.replicas());
-    return {step, tokens_.give(step, count)};
+  /// The requests of a chief.
+  Takes takes() { return Takes(accumulators_); }
+  /// False if there is one.
+  bool claim_chief() { return membership().claim_chief(); }
+  void release_chief() { membership_.release_chief(); }
+
+  /// Waits until all requests of a chief are served.
+  /// @throws TimeoutError, Cancelled; OutOfRange after `close()`; PeerFailed.
+  void collect(Takes& takes, std::chrono::milliseconds timeout, const std::stop_token& stop) {
+    const EitherStop either(stop, membership().end_of_chiefs());
+    try {
+      takes.collect(Deadline(timeout), either.token());
+    } catch (const Cancelled&) {
+      membership_.expect_healthy(0);
+      if (stop.stop_requested()) throw;
+      throw OutOfRange("chief: training has ended");
+    } catch (const TimeoutError&) {
+      throw timed_out(text("chief: waited ", timeout.count(), " ms"));
+    }
   }
-
-  /// Who and what a wait is for.
-  TimeoutError timed_out(const std::string& subject, int except = -1) {
-    std::string why;
-    for (std::uint32_t id = 0; id < accumulators_.size(); ++id)
-      if (accumulators_[id].exists() && accumulators_[id].num_accumulated() < options_.replicas_to_aggregate)
-        why += text(why.empty() ? "; gradients of " : ", ", "'", layout()[id].name,
-                    "': ", accumulators_[id].num_accumulated(), " of ", options_.replicas_to_aggregate);
-    std::vector<Missing> missing = membership_.missing(except);
-    for (std::size_t i = 0; i < missing.size(); ++i)
-      why += text(i == 0 ? "; " : ", ", "replica ", missing[i].replica, " ", to_string(missing[i].why));
-    return TimeoutError(subject + why, std::move(missing));
+  /// Applies what a chief has collected. @throws what a schedule throws; the trainer then has failed.
+  VariableUpdate update(Takes& takes, std::chrono::milliseconds) {
+    try {
+      return update(takes, [] {});
+    } catch (const std::exception& error) {
+      membership_.fail(0, error.what());
+      throw;
+    }
   }
 
  private:
@@ -252,12 +254,6 @@ class VariableEngine {
   static const VariableOptions& checked(const VariableOptions& options, const Layout& layout) {
     options.validate(layout);
     return options;
-  }
-  std::size_t bytes(const R& recipe) {
-    Carver counter;
-    const Updater<R, T, T> updater(recipe, *binding_, rows_, counter);
-    const Contribution<T> aggregate(counter, binding_->layout(), rows_);
-    return counter.used();
   }
   typename Takes::Accumulators make_accumulators() {
     typename Takes::Accumulators result;
@@ -313,26 +309,37 @@ class VariableEngine {
     }
   }
 
-  std::int64_t apply(Takes& takes) {
-    const std::unique_lock lock(model_mutex_);
-    const std::array<const Contribution<T>*, 1> sources{&aggregate_};
-    const UpdatePlan plan = updater_.plan(state_, sources, Reduction::mean, Absent::zero, false);
-    updater_.prepare(state_, plan);
-    const StepInfo info{.step = state_.window.updates,
-                        .weight = plan.total,
-                        .examples = state_.examples,
-                        .schedule = state_.window.global_step};
-    for (const VariableInfo& variable : layout().infos()) {
-      if (const Tensor<T>* dense = takes[variable.id].dense())
-        std::copy(dense->elements.begin(), dense->elements.end(), aggregate_.mark_dense(variable.id));
-      if (const SparseTensor<T>* rows = takes[variable.id].sparse())
-        load_rows(groups_.rule_of(variable.id), info, variable, *rows, updater_.values(), aggregate_);
-    }
-    updater_.list(plan, sources, 1, contributors_);
-    updater_.run(plan, contributors_, 0, layout().size());
-    updater_.commit(state_, plan, sources);
-    aggregate_.clear();
-    return state_.window.global_step;
+  VariableAccumulator<T, Net>& accumulator(std::uint32_t id) {
+    if (!accumulators_[id].exists())
+      throw_error<UsageError>("accumulator: variable '", layout()[id].name,
+                              "' has no gradient, so none was made");
+    return accumulators_[id];
+  }
+  VariableMembership& membership() {
+    fork_guard_.expect_own_process("trainer");
+    return membership_;
+  }
+
+  /// Who and what a wait is for.
+  TimeoutError timed_out(const std::string& subject, int except = -1) {
+    std::vector<Missing> missing = membership_.missing(except);
+    const auto count_of = [&](std::uint32_t id) {
+      return accumulators_[id].exists() ? accumulators_[id].num_accumulated() : -1;
+    };
+    const std::string why = text_of_missing(layout(), options_.replicas_to_aggregate, count_of, missing);
+    return TimeoutError(subject + why, std::move(missing));
+  }
+
+  /// Applies aggregates that have been collected: variables, then the global step, then tokens.
+  /// @param before_tokens called after the variables were written. @throws what a schedule throws; nothing is
+  /// changed.
+  template <class F>
+  VariableUpdate update(Takes& takes, F&& before_tokens) requires std::invocable<F&> {
+    const std::int64_t step = model_.apply(takes);
+    takes.abort();
+    before_tokens();
+    const Index count = protocol::tokens_per_step(options_.replicas_to_aggregate, options_.replicas());
+    return {step, tokens_.give(step, count)};
   }
 
   /// With Driver::cooperative: carries out every update that is due, unless somebody is at it; that one looks
@@ -363,16 +370,7 @@ class VariableEngine {
   Binding<T, T> binding_;
   RuleGroups<R> groups_;
   typename Takes::Accumulators accumulators_;
-
-  mutable std::shared_mutex model_mutex_;  // guards variables, slots, state_ and aggregate_
-  RowLayout rows_;
-  ZeroedMemory memory_;
-  Carver carver_;
-  Updater<R, T, T> updater_;
-  Contribution<T> aggregate_;  // what the takes gave, in the layout of the variables
-  Contributors<T, T> contributors_;
-  UpdaterState state_;
-
+  LocalModel<R, T> model_;
   TokenBank<Net> tokens_;
 
   std::mutex drive_mutex_;  // guards driving_, and takes_ while nobody drives

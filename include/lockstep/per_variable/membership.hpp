@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/gradients/layout.hpp>
 #include <lockstep/protocol/round.hpp>
 
 #include <algorithm>
@@ -34,6 +35,22 @@ class EitherStop {
   std::stop_source source_;
   std::stop_callback<Request> on_first_, on_second_;
 };
+
+/// Why an update does not come: gradients that variables lack, and replicas that are missing.
+/// @param count_of `count_of(id)`: gradients in the accumulator of a variable; negative without one.
+template <class CountOf>
+std::string text_of_missing(const Layout& layout, int required, CountOf&& count_of,
+                            const std::vector<Missing>& missing) {
+  std::string why;
+  for (const VariableInfo& info : layout.infos()) {
+    const Index count = count_of(info.id);
+    if (count < 0 || count >= required) continue;
+    why += text(why.empty() ? "; gradients of " : ", ", "'", info.name, "': ", count, " of ", required);
+  }
+  for (std::size_t i = 0; i < missing.size(); ++i)
+    why += text(i == 0 ? "; " : ", ", "replica ", missing[i].replica, " ", to_string(missing[i].why));
+  return why;
+}
 
 /// Seats, local steps and the one failure that ends everybody. Local steps have no lock: a replica's own
 /// thread writes its own.

@@ -38,6 +38,9 @@ struct VariableOptions {
   std::int64_t global_step = 0;  ///< where counting starts
   std::chrono::milliseconds deadline = k_default_deadline;  ///< longest wait of one call
   Driver driver = Driver::cooperative;                      ///< who writes an update
+  /// Between processes: most rows that the sum of one variable may have, since its memory is taken at the
+  /// start. 0: as many as the variable has, so that only gradients with repeated rows can need more.
+  Index max_rows = 0;
 
   /// N.
   int replicas() const { return total_num_replicas == 0 ? replicas_to_aggregate : total_num_replicas; }
@@ -73,6 +76,7 @@ struct VariableOptions {
            " gradients of ", replicas(), " replicas need at least ", lockstep_tokens(), ", got ",
            init_tokens);
     expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
+    expect(max_rows >= 0, "max_rows: must not be negative, got ", max_rows);
     expect(global_step >= 0, "global_step: must not be negative, got ", global_step);
     expect(departure != Departure::redistribute && departure != Departure::shrink,
            "departure: accumulators do not know who contributes, so only wait, stop and fail are possible");

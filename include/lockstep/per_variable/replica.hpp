@@ -9,9 +9,8 @@
 #include <lockstep/gradients/own_contribution.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
 #include <lockstep/optimizers/step_result.hpp>
-#include <lockstep/per_variable/engine.hpp>
+#include <lockstep/per_variable/engine_choice.hpp>
 #include <lockstep/per_variable/gradient_check.hpp>
-#include <lockstep/per_variable/rows_in_turn.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -34,17 +33,17 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// @par Thread safety One thread at a time; different replicas on different threads.
 template <class R, class Net, class T>
 class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> {
-  using Engine = detail::VariableEngine<R, Net, T>;
+  using Engine = detail::variable_engine_t<R, Net, T>;
 
  public:
   /// Used by `VariableReplicas::join`.
   VariableReplica(Engine& engine, int place, std::stop_token stop)
       : engine_(&engine),
-        place_(engine.membership().join(place)),
+        place_(engine.join(place)),
         stop_(std::move(stop)),
         unwinding_(std::uncaught_exceptions()),
-        staged_(std::make_unique<detail::OwnContribution<T>>(engine.layout())) {
-    engine.init_worker(place_);
+        staged_(std::make_unique<detail::OwnContribution<T>>(engine.layout())),
+        sequence_(engine.sequence(place_)) {
     take_note(engine.read(snapshot_));
   }
 
@@ -68,9 +67,9 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   ~VariableReplica() {
     if (!engine_ || engine_->is_in_forked_child()) return;
     if (std::uncaught_exceptions() > unwinding_)
-      engine_->membership().die(place_, "an exception ended its loop");
+      engine_->die(place_, line_, "an exception ended its loop");
     else
-      depart();
+      engine_->depart(place_, line_);
   }
 
   // ---- where it is
@@ -80,10 +79,10 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// Global step of the variables that this replica sees.
   std::int64_t global_step() const { return step_; }
   /// The value of its last token: the label of its next gradients.
-  std::int64_t local_step() const { return engine().membership().local_step(place_); }
+  std::int64_t local_step() const { return engine().local_step(place_); }
   /// Updates that the variables have which this replica sees.
   std::int64_t updates() const { return updates_; }
-  /// Batches handed over so far: the key for the next one.
+  /// Batches handed over so far: the key for the next one. Between processes a replacement goes on counting.
   std::int64_t sequence() const { return sequence_; }
   /// The set that it trains.
   const Variables<T>& variables() const { return engine().variables(); }
@@ -127,7 +126,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// No more data. What its gradients have reached stays there. All views end.
   void leave() {
     if (!engine_) return;
-    depart();
+    engine_->depart(place_, line_);
     engine_ = nullptr;
   }
 
@@ -159,25 +158,18 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     updates_ = of_snapshot.updates;
   }
 
-  void depart() {
-    engine_->tokens().leave(line_);
-    engine_->membership().leave(place_);
-    if (engine_->options().departure == Departure::stop) engine_->close();
-    if (engine_->options().departure == Departure::fail) engine_->membership().fail(place_, "it has left");
-  }
-
   StepResult contribute(double scale, std::int64_t batches, const ApplyOptions& options) {
     detail::expect_options(options);
     Contribution<T>& staged = staging();
     computed_at_ = local_step();
-    pushed_ = push(staged, static_cast<T>(scale));
+    pushed_ = push(staged, static_cast<T>(scale), batches);
     staged.clear();
     sequence_ += batches;
     pending_ = true;
     return wait_for_token(options);
   }
 
-  std::vector<Pushed> push(Contribution<T>& staged, T scale) {
+  std::vector<Pushed> push(Contribution<T>& staged, T scale, std::int64_t batches) {
     std::vector<NamedGradient<T>> gradients;
     std::vector<std::vector<Index>> indices(staged.layout().count());
     std::vector<std::vector<T>> rows(staged.layout().count());
@@ -200,7 +192,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
             {info.name, SparseGradient<T>{.indices = indices[info.id], .values = {values, shape}}});
       }
     }
-    return engine().push(place_, gradients, line_);
+    return engine().push(place_, gradients, line_, batches);
   }
 
   StepResult wait_for_token(const ApplyOptions& options) {

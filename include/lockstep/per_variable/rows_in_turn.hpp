@@ -17,6 +17,7 @@
 
 #include <array>
 #include <type_traits>
+#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -47,14 +48,46 @@ struct AppliesRowsInTurn<MovingAverage<R>> : AppliesRowsInTurn<R> {
 
 namespace detail {
 
-/// Puts the rows of a sparse aggregate into a contribution. A row that is there already is summed, or, for a
-/// rule that applies rows in turn, is applied to `values` at once, so that the last one of equal rows remains
-/// to be applied.
-/// @param info   the update that the rows belong to.
-/// @pre every index is a row of the variable, and `rows` has one slice per index.
+/// What the part of a rule that applies rows in turn computes once for an update.
+template <class Rule, bool in_turn = AppliesRowsInTurn<Rule>::value>
+struct InTurnStep {
+  struct type {};
+};
+template <class Rule>
+struct InTurnStep<Rule, true> {
+  using type =
+      step_of_t<std::remove_cvref_t<decltype(AppliesRowsInTurn<Rule>::inner(std::declval<const Rule&>()))>>;
+};
+
+/// The same for rules that do not, which need nothing.
+template <class Rule>
+typename InTurnStep<Rule>::type prepare_in_turn(const Rule& rule, const StepInfo& info) {
+  if constexpr (AppliesRowsInTurn<Rule>::value)
+    return prepare_step(AppliesRowsInTurn<Rule>::inner(rule), info);
+  else
+    return {};
+}
+
+/// Applies elements [at, at + width) of a gradient to those of `values`.
 template <class Rule, class T>
-void load_rows(const Rule& rule, const StepInfo& info, const VariableInfo& variable,
-               const SparseTensor<T>& rows, T* values, Contribution<T>& to) {
+void apply_in_turn(const Rule& rule, const typename InTurnStep<Rule>::type& step, const T* gradient,
+                   T* values, Index at, Index width) {
+  if constexpr (AppliesRowsInTurn<Rule>::value) {
+    const auto& inner = AppliesRowsInTurn<Rule>::inner(rule);
+    static_assert(slot_count_v<std::remove_cvref_t<decltype(inner)>> == 0);
+    Sources<T, T> sources{};
+    sources.add(gradient, T(1));
+    update_elements(inner, step, values, std::array<T*, 0>{}, sources, at, width);
+  }
+}
+
+/// Puts the rows of a sparse aggregate into a contribution. A row that is there already is summed, or, for a
+/// rule that applies rows in turn, `in_turn(at, width)` applies what is there, so that the last one of equal
+/// rows remains to be applied.
+/// @pre every index is a row of the variable, and `rows` has one slice per index.
+template <class Rule, class T, class InTurn>
+void load_rows(const VariableInfo& variable, const SparseTensor<T>& rows, Contribution<T>& to,
+               InTurn&& in_turn) {
   using Slice = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
   const FloatEnvironment same_everywhere;
   to.mark_rows(variable.id);
@@ -69,11 +102,7 @@ void load_rows(const Rule& rule, const StepInfo& info, const VariableInfo& varia
     if (members.insert(row)) {
       target = slice;
     } else if constexpr (AppliesRowsInTurn<Rule>::value) {
-      const auto& inner = AppliesRowsInTurn<Rule>::inner(rule);
-      static_assert(slot_count_v<std::remove_cvref_t<decltype(inner)>> == 0);
-      Sources<T, T> earlier;
-      earlier.add(to.data(), T(1));
-      update_elements(inner, prepare_step(inner, info), values, std::array<T*, 0>{}, earlier, at, width);
+      in_turn(at, width);
       target = slice;
     } else {
       target += slice;

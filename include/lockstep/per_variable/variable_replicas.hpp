@@ -9,7 +9,7 @@
 #include <lockstep/optimizers/aggregation.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/per_variable/chief.hpp>
-#include <lockstep/per_variable/engine.hpp>
+#include <lockstep/per_variable/engine_choice.hpp>
 #include <lockstep/per_variable/gradient.hpp>
 #include <lockstep/per_variable/options.hpp>
 #include <lockstep/per_variable/replica.hpp>
@@ -41,8 +41,8 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// that have the row.
 /// @tparam R a rule, or `PerVariable` of one. An aggregation goes around the trainer:
 /// `GradientAggregation{...}`.
-/// @tparam Net models lockstep::Transport. Gradients, variables and results live in the memory of this
-/// process.
+/// @tparam Net models lockstep::Transport. Over `SharedMemory` all processes that name the same session train
+/// as one, and any of them may be killed: docs/shared-memory.md.
 /// @par Thread safety All members may be called from any thread; a replica or chief belongs to one thread.
 /// @par Determinism With Driver::cooperative each mean is over exactly R gradients. They are added in order
 /// of arrival, so rounding depends on it.
@@ -68,13 +68,16 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   using Chief = VariableChief<R, Net, T>;
 
   /// @throws InvalidArgument for an option without meaning; UsageError if the variables are bound already.
+  /// Between processes also LayoutMismatch if the session was made by a program that differs,
+  /// CapacityExceeded if too many are attached, and as the transport's session.
   VariableReplicas(R recipe, Variables<T>& variables, const VariableOptions& options, const Net& net = {})
       : engine_(std::make_unique<Engine>(recipe, net, variables, options)) {}
 
   // ---- replicas
 
   /// Takes the lowest free replica number. Its local step becomes the global step.
-  /// @throws UsageError if all N have joined, or a chief is to drive and `init_chief` was never called.
+  /// @throws UsageError if all N have joined, or a chief is to drive and `init_chief` was never called;
+  /// between processes TimeoutError if it is not called before the deadline.
   Replica join(std::stop_token stop = {}) { return seat(-1, std::move(stop)); }
   /// Takes a certain replica number: at the start, or in place of one that has left. Accumulators do not know
   /// who contributes, so a replacement just goes on. @throws InvalidArgument if there is no such number;
@@ -91,9 +94,10 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
   template <class F>
   void run(F&& loop, std::stop_token stop = {}) {
-    start_over();
-    detail::run_replica_threads(replicas(), [&](int place) {
-      Replica replica = join(place, stop);
+    const std::vector<int> seats = engine_->seats_here();
+    if (static_cast<int>(seats.size()) == replicas()) start_over();  // all of them are here
+    detail::run_replica_threads(static_cast<int>(seats.size()), [&](int i) {
+      Replica replica = seat(seats[static_cast<std::size_t>(i)], stop);
       loop(replica);
     });
   }
@@ -161,23 +165,21 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// Updates applied, from `VariableOptions::global_step`.
   std::int64_t global_step() const { return engine_->global_step(); }
   /// Updates applied by this trainer.
-  std::int64_t updates() const {
-    return engine_->while_still([](const UpdaterState& state) { return state.window.updates; });
-  }
+  std::int64_t updates() const { return engine_->counters().updates; }
   /// Changes the counter alone, as a restore of it does; then call `init_chief`.
   void set_global_step(std::int64_t step) { engine_->set_global_step(step); }
   /// The label of the next gradients of replica `place`.
-  std::int64_t local_step(int place) const { return engine_->membership().local_step(place); }
+  std::int64_t local_step(int place) const { return engine_->local_step(place); }
   /// Changes that label.
-  void set_local_step(int place, std::int64_t step) { engine_->membership().set_local_step(place, step); }
+  void set_local_step(int place, std::int64_t step) { engine_->set_local_step(place, step); }
   /// Tokens in the queue, the next one first.
-  std::vector<Index> tokens() const { return engine_->tokens().contents(); }
+  std::vector<Index> tokens() const { return engine_->tokens(); }
   /// Whether the variable of this number has an accumulator, and of which kind.
-  GradientKind kind(std::uint32_t id) const { return engine_->accumulators()[id].kind(); }
+  GradientKind kind(std::uint32_t id) const { return engine_->kind(id); }
   /// Gradients in the accumulator of a variable. @throws UsageError if it has none.
-  Index num_accumulated(std::uint32_t id) const { return engine_->accumulator(id).num_accumulated(); }
+  Index num_accumulated(std::uint32_t id) const { return engine_->num_accumulated(id); }
   /// Step of the accumulator of a variable: gradients with a lower local step are dropped.
-  Index accumulator_step(std::uint32_t id) const { return engine_->accumulator(id).step(); }
+  Index accumulator_step(std::uint32_t id) const { return engine_->accumulator_step(id); }
 
   // ---- the wrapped optimizer
 
@@ -199,13 +201,9 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   }
 
  private:
-  using Engine = detail::VariableEngine<R, Net, T>;
+  using Engine = detail::variable_engine_t<R, Net, T>;
 
-  Replica seat(int place, std::stop_token stop) {
-    if (!engine_->is_initialised())
-      throw UsageError("join: with Driver::chief call init_chief() before the first replica joins");
-    return Replica(*engine_, place, std::move(stop));
-  }
+  Replica seat(int place, std::stop_token stop) { return Replica(*engine_, place, std::move(stop)); }
 
   std::unique_ptr<Engine> engine_;
 };

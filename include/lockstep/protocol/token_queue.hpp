@@ -74,6 +74,12 @@ class TokenQueue {
   constexpr Index size() const { return size_; }
   /// Nothing comes in any more.
   constexpr bool is_closed() const { return closed_; }
+  /// Calls `f(value)` for each token in the queue, the next one first.
+  template <class F>
+  constexpr void for_each_token(F&& f) const {
+    for (std::size_t run = 0; run < runs_.size(); ++run)
+      for (Index i = 0; i < runs_[run].count; ++i) f(runs_[run].value);
+  }
   /// Number of requests in line.
   constexpr std::size_t waiting() const { return waiting_; }
 

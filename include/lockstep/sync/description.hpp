@@ -109,8 +109,9 @@ class RuleProbe {
   std::array<SlotArray, slot_count> slots_;
 };
 
+/// Variables, rule and build.
 template <class R, class T, class G>
-std::string describe(const R& recipe, const Variables<T, G>& variables, const SyncOptions& options) {
+std::string describe_model(const R& recipe, const Variables<T, G>& variables) {
   using Rule = rule_of_t<R>;
   const Layout& layout = variables.layout();
   std::string lines = text("variables: ", layout.count());
@@ -122,6 +123,12 @@ std::string describe(const R& recipe, const Variables<T, G>& variables, const Sy
   for (const Slot& slot : Rule::slots) lines += text(' ', slot.name);
   lines += text("\nbuild: ", build_text());
   lines += text("\nrule parameters and arithmetic, as bits: ", RuleProbe<R, T>::bits(recipe, layout));
+  return lines;
+}
+
+template <class R, class T, class G>
+std::string describe(const R& recipe, const Variables<T, G>& variables, const SyncOptions& options) {
+  std::string lines = describe_model(recipe, variables);
   lines += text(
       "\nreplicas_to_aggregate: ", options.replicas_to_aggregate,
       "\ntotal_num_replicas: ", options.replicas(), "\nreduction: ", static_cast<int>(options.reduction),

@@ -2,6 +2,7 @@
 /// @file
 /// Synchronous replicas at the granularity of a variable: kinds of gradients, steps, departures, threads.
 #include "support/catch.hpp"
+#include "support/thread_net.hpp"
 #include "support/threads.hpp"
 #include <lockstep/concepts.hpp>
 #include <lockstep/gradient_aggregation.hpp>
@@ -65,15 +66,18 @@ std::vector<Pushed> push_w(Trainer& trainer, int place, float value) {
   return trainer.push(place, gradients);
 }
 
-using TableTrainer = ls::VariableReplicas<ls::Sgd>;
+using TableTrainer = ls::VariableReplicas<ls::Sgd, ls::test::ThreadNet>;
 
 }  // namespace
 
 static_assert(ls::Trainer<TableTrainer>);
 static_assert(ls::Trainer<ls::GradientAggregation<TableTrainer>>);
 static_assert(ls::Optimizer<TableTrainer::Replica>);
-static_assert(std::same_as<ls::ReplicasBy<ls::Granularity::per_variable, ls::Sgd>, TableTrainer>);
+static_assert(
+    std::same_as<ls::ReplicasBy<ls::Granularity::per_variable, ls::Sgd, ls::test::ThreadNet>, TableTrainer>);
 static_assert(std::same_as<ls::ReplicasBy<ls::Granularity::per_step, ls::Sgd>, ls::SyncReplicas<ls::Sgd>>);
+static_assert(
+    std::same_as<ls::ReplicasBy<ls::Granularity::per_variable, ls::Sgd>, ls::VariableReplicas<ls::Sgd>>);
 
 TEST_CASE("variable_replicas: replicas in lock-step apply the mean of their gradients",
           "[variable_replicas][thread]") {

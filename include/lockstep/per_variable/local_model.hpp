@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+/// @file
+/// Variables, slots and counters of a `VariableReplicas` trainer in one process.
+#pragma once
+
+#include <lockstep/config.hpp>
+#include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/variables.hpp>
+#include <lockstep/optimizers/rule_groups.hpp>
+#include <lockstep/optimizers/updater.hpp>
+#include <lockstep/per_variable/rows_in_turn.hpp>
+#include <lockstep/transport/memory.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+LOCKSTEP_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// @par Thread safety every function may be called from any thread.
+template <class R, class T>
+class LocalModel {
+ public:
+  using Rule = rule_of_t<R>;
+
+  LocalModel(const R& recipe, Variables<T>& variables, const RuleGroups<R>& groups, std::int64_t global_step)
+      : groups_(groups),
+        rows_(variables.layout()),
+        memory_(bytes(recipe, variables)),
+        carver_(memory_.bytes().data()),
+        updater_(recipe, variables, rows_, carver_),
+        aggregate_(carver_, variables.layout(), rows_) {
+    updater_.initialise();
+    aggregate_.clear();
+    state_.window.global_step = global_step;
+  }
+
+  const Updater<R, T, T>& updater() const { return updater_; }
+
+  /// Calls `f(state)` while nobody writes variables, slots or counters.
+  template <class F>
+  decltype(auto) while_still(F&& f) const {
+    const std::shared_lock lock(mutex_);
+    return std::forward<F>(f)(state_);
+  }
+  void set_global_step(std::int64_t step) {
+    const std::unique_lock lock(mutex_);
+    state_.window.global_step = step;
+  }
+
+  /// Applies the aggregates that `takes` has. @return the global step after it.
+  /// @throws what a schedule throws; nothing is changed.
+  template <class Takes>
+  std::int64_t apply(const Takes& takes) {
+    const std::unique_lock lock(mutex_);
+    const std::array<const Contribution<T>*, 1> sources{&aggregate_};
+    const UpdatePlan plan = updater_.plan(state_, sources, Reduction::mean, Absent::zero, false);
+    updater_.prepare(state_, plan);
+    const StepInfo info{.step = state_.window.updates,
+                        .weight = plan.total,
+                        .examples = state_.examples,
+                        .schedule = state_.window.global_step};
+    for (const VariableInfo& variable : updater_.layout().infos()) {
+      if (const auto* dense = takes[variable.id].dense())
+        std::copy(dense->elements.begin(), dense->elements.end(), aggregate_.mark_dense(variable.id));
+      if (const auto* rows = takes[variable.id].sparse())
+        load_rows<Rule>(variable, *rows, aggregate_, [&](Index at, Index width) {
+          const Rule& rule = groups_.rule_of(variable.id);
+          apply_in_turn(rule, prepare_in_turn(rule, info), aggregate_.data(), updater_.values(), at, width);
+        });
+    }
+    updater_.list(plan, sources, 1, contributors_);
+    updater_.run(plan, contributors_, 0, updater_.layout().size());
+    updater_.commit(state_, plan, sources);
+    aggregate_.clear();
+    return state_.window.global_step;
+  }
+
+ private:
+  std::size_t bytes(const R& recipe, Variables<T>& variables) {
+    Carver counter;
+    const Updater<R, T, T> updater(recipe, variables, rows_, counter);
+    const Contribution<T> aggregate(counter, variables.layout(), rows_);
+    return counter.used();
+  }
+
+  const RuleGroups<R>& groups_;
+  mutable std::shared_mutex mutex_;  // guards variables, slots, state_ and aggregate_
+  RowLayout rows_;
+  ZeroedMemory memory_;
+  Carver carver_;
+  Updater<R, T, T> updater_;
+  Contribution<T> aggregate_;  // what the takes gave, in the layout of the variables
+  Contributors<T, T> contributors_;
+  UpdaterState state_;
+};
+
+}  // namespace detail
+
+LOCKSTEP_NAMESPACE_END

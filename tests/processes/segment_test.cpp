@@ -190,7 +190,7 @@ TEST_CASE("a policy that differs is told by its name", "[processes][segment]") {
   } catch (const LayoutMismatch& error) {
     said = error.what();
   }
-  CHECK(has(said, "this process has 'departure: stop', the session has 'departure: redistribute'"));
+  CHECK(has(said, "who joins has 'departure: stop', the session has 'departure: redistribute'"));
 }
 
 TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[processes][segment]") {

@@ -13,6 +13,7 @@
 #include <lockstep/optimizers/aggregation.hpp>
 #include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/fused_update.hpp>
+#include <lockstep/optimizers/partition.hpp>
 #include <lockstep/optimizers/rule_groups.hpp>
 #include <lockstep/optimizers/whole.hpp>
 
@@ -66,7 +67,7 @@ class Updater {
         options_(detail::RecipeTraits<R>::options(recipe)),
         has_window_(aggregates && options_.grad_steps.needs_accumulator()),
         groups_(recipe, layout_),
-        part_size_(by_elements ? k_part : largest_item()),
+        partition_(layout_),
         steps_(carver.array<Step>(groups_.count())) {
     for (T*& slot : slots_) slot = carver.array<T>(static_cast<std::size_t>(layout_.size()));
     if (has_window()) window_ = Contribution<T>(carver, layout_, rows);
@@ -203,8 +204,8 @@ class Updater {
   /// Sum of squares of the mean over everything: item by item, as replicas that share the work form it.
   double squared_norm(const Contributors<T, G>& sources) const noexcept {
     double sum = 0;
-    for (Index i = 0; i < items(); ++i) {
-      const auto [begin, end] = item(i);
+    for (Index i = 0; i < partition_.items(); ++i) {
+      const auto [begin, end] = partition_.item(i);
       sum += squared_norm(sources, begin, end);
     }
     return sum;
@@ -248,30 +249,8 @@ class Updater {
 
   // ---- partition
 
-  /// Ranges that are claimed by one participant: tiles of whole registers for element rules, whole variables
-  /// otherwise. Depends on the layout alone, so the bits do not depend on who does what.
-  Index items() const {
-    return by_elements ? (layout_.size() + k_tile - 1) / k_tile : static_cast<Index>(layout_.count());
-  }
-  /// First element of item `i`, and one past its last.
-  std::pair<Index, Index> item(Index i) const {
-    if constexpr (by_elements) return {i * k_tile, std::min((i + 1) * k_tile, layout_.size())};
-    return {layout_[static_cast<std::uint32_t>(i)].offset, layout_.end_of(static_cast<std::uint32_t>(i))};
-  }
-
-  /// Items are changed in parts where each must be undoable: few cache lines of each array for element rules,
-  /// whole items otherwise.
-  int parts(Index i) const {
-    const auto [begin, end] = item(i);
-    return static_cast<int>((end - begin + part_size_ - 1) / part_size_);
-  }
-  /// First element of a part of item `i`, and one past its last.
-  std::pair<Index, Index> part(Index i, int number) const {
-    const auto [begin, end] = item(i);
-    return {begin + number * part_size_, std::min(begin + (number + 1) * part_size_, end)};
-  }
-  /// Elements of the largest part.
-  Index part_size() const { return part_size_; }
+  /// Ranges that are claimed by one participant, and parts of them.
+  const Partition<by_elements>& partition() const { return partition_; }
   /// False if `run` would leave [begin, end) as it is, because nobody has a gradient there.
   bool changes(const Contributors<T, G>& sources, Index begin, Index end) const {
     if (!by_elements || detail::UpdatesAbsent<Rule, T> || sources.is_dense()) return true;
@@ -349,17 +328,6 @@ class Updater {
   T* values() const { return values_; }
 
  private:
-  /// 16 KiB of floats: large enough that a claim costs nothing, small enough to balance.
-  static constexpr Index k_tile = 4096;
-  /// 1 KiB of floats: with its copy it stays in the first-level cache.
-  static constexpr Index k_part = 256;
-
-  Index largest_item() const {
-    Index largest = 0;
-    for (Index i = 0; i < items(); ++i) largest = std::max(largest, item(i).second - item(i).first);
-    return largest;
-  }
-
   /// Where the arrays of a snapshot go. @throws LayoutMismatch
   std::vector<detail::ArrayCopy<T>> copies(const Snapshot<T>& snapshot) const {
     if (snapshot.counters.window.pending > 0 && !has_window())
@@ -462,7 +430,7 @@ class Updater {
   AggregationOptions options_;
   bool has_window_;
   detail::RuleGroups<R> groups_;
-  Index part_size_;
+  Partition<by_elements> partition_;
   Step* steps_;
   std::array<T*, slot_count> slots_{};
   Contribution<T> window_;

@@ -82,9 +82,9 @@ class SharedUpdate {
     aggregate_.clear();
     sums.for_each([&](std::uint32_t id) { load(sums, transition, id, unit); });
     updater_.list(plan, sources, 1, contributors_);
-    for (Index i = 0; i < updater_.items(); ++i)
-      for (int part = 0; part < updater_.parts(i); ++part, ++unit) {
-        const auto [begin, end] = updater_.part(i, part);
+    for (Index i = 0; i < updater_.partition().items(); ++i)
+      for (int part = 0; part < updater_.partition().parts(i); ++part, ++unit) {
+        const auto [begin, end] = updater_.partition().part(i, part);
         if (!updater_.changes(contributors_, begin, end))
           count(unit);
         else
@@ -101,7 +101,7 @@ class SharedUpdate {
 
   /// Elements of a part of an item, or of a repeated row.
   Index largest_unit() const {
-    Index largest = updater_.part_size();
+    Index largest = updater_.partition().part_size();
     if (AppliesRowsInTurn<Rule>::value)
       for (const VariableInfo& info : layout().infos()) largest = std::max(largest, info.row_size());
     return largest;

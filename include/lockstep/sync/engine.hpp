@@ -127,7 +127,7 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
       arrays().tiles.release_claims(control.stage, place, [&](Index i, int first) {
         settles = true;
         const int part = State::undo(place).restore(control.stage, i, first, updater().changed_arrays(),
-                                                    [&](int k) { return updater().part(i, k); });
+                                                    [&](int k) { return updater().partition().part(i, k); });
         fault_point("bury: item restored");
         return part;
       });

@@ -54,7 +54,7 @@ class TrainerState {
         session_(net, Control(options), spec(recipe)),
         carver_(agreed().memory().data()),
         updater_(recipe, variables, rows_, carver_, k_survives_kill),
-        arrays_(carver_, variables.layout(), rows_, updater_.items(), options.replicas()),
+        arrays_(carver_, variables.layout(), rows_, updater_.partition().items(), options.replicas()),
         undo_(undo_areas(carver_, updater_)) {
     if (Updater<R, T, G>::aggregates && options.absent == Absent::excluded)
       throw InvalidArgument(
@@ -185,7 +185,8 @@ class TrainerState {
   SessionSpec spec(const R& recipe) {
     Carver counter;
     const Updater<R, T, G> updater(recipe, *binding_, rows_, counter, k_survives_kill);
-    const SharedArrays<G> arrays(counter, binding_->layout(), rows_, updater.items(), options_.replicas());
+    const SharedArrays<G> arrays(counter, binding_->layout(), rows_, updater.partition().items(),
+                                 options_.replicas());
     (void)undo_areas(counter, updater);
     SessionSpec spec{.bytes = counter.used()};
     if constexpr (k_survives_kill) spec.description = describe(recipe, *binding_, options_);
@@ -196,7 +197,7 @@ class TrainerState {
     std::vector<UndoArea<T>> areas;
     if constexpr (k_survives_kill)
       for (int i = 0; i <= options_.replicas(); ++i)
-        areas.emplace_back(carver, updater.part_size(), updater.changed_arrays().size());
+        areas.emplace_back(carver, updater.partition().part_size(), updater.changed_arrays().size());
     return areas;
   }
   /// The session, if its processes agree. If replicas are still expected, this is one of them, and the others

@@ -132,7 +132,7 @@ class UpdateCrew {
   /// update is opened and ended in one go.
   void work_alone(Worker& me) {
     auto& updater = state_.updater();
-    auto applying = state_.span(me.place, Activity::apply, updater.items());
+    auto applying = state_.span(me.place, Activity::apply, updater.partition().items());
     updater.list(me.plan, me.contributions, 1, me.sources);
     if (me.measures)
       updater.list(me.plan, me.contributions,
@@ -154,7 +154,7 @@ class UpdateCrew {
   /// Wakes no more sleepers than pay: none below 16 items each.
   void call_helpers() {
     const auto useful = std::min<Index>(std::min(available_cores(), state_.replicas()),
-                                        state_.updater().items() / k_items_per_helper) -
+                                        state_.updater().partition().items() / k_items_per_helper) -
                         1;
     if (useful <= 0) return;
     state_.progress().bump();
@@ -213,10 +213,11 @@ class UpdateCrew {
     auto& updater = state_.updater();
     fault_point("item: claimed");
     if (!State::k_survives_kill && !me.measures)
-      updater.run(me.plan, me.sources, updater.item(begin).first, updater.item(end - 1).second);
+      updater.run(me.plan, me.sources, updater.partition().item(begin).first,
+                  updater.partition().item(end - 1).second);
     for (Index i = begin; i < end; ++i) {
       if (me.measures) {
-        const auto [first, last] = updater.item(i);
+        const auto [first, last] = updater.partition().item(i);
         state_.arrays().partial[i] = updater.squared_norm(me.sources, first, last);
       } else if constexpr (State::k_survives_kill) {
         change_undoably(me, i);
@@ -234,8 +235,8 @@ class UpdateCrew {
   void change_undoably(Worker& me, Index i) {
     auto& updater = state_.updater();
     auto& undo = state_.undo(me.place);
-    for (int part = state_.arrays().tiles.first_part(i); part < updater.parts(i); ++part) {
-      const auto [begin, end] = updater.part(i, part);
+    for (int part = state_.arrays().tiles.first_part(i); part < updater.partition().parts(i); ++part) {
+      const auto [begin, end] = updater.partition().part(i, part);
       undo.reach(me.stage, i, part);
       if (!updater.changes(me.sources, begin, end)) continue;
       undo.save(updater.changed_arrays(), begin, end);

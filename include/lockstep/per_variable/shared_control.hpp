@@ -7,13 +7,13 @@
 #include <lockstep/config.hpp>
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/options.hpp>
+#include <lockstep/protocol/intact.hpp>
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/protocol/token_queue.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -99,11 +99,8 @@ inline const char* state_fault(const VariableControl& found, const VariableContr
     return "it is for other replicas";
   const UpdatePlan& plan = found.plan;
   for (const bool* flag : {&found.initialised, &found.has_steps, &found.updating, &found.failed,
-                           &plan.applies, &plan.with_window, &plan.divides_now, &plan.by_present}) {
-    unsigned char byte = 0;
-    std::memcpy(&byte, flag, 1);
-    if (byte > 1) return "a flag is damaged";
-  }
+                           &plan.applies, &plan.with_window, &plan.divides_now, &plan.by_present})
+    if (!protocol::is_bool(*flag)) return "a flag is damaged";
   if (!are_in(k_no_process, k_max_replicas - 1, found.planner) ||
       !are_in(k_dead_chief, k_max_replicas - 1, found.chief) ||
       !are_in(-1, found.replicas - 1, found.culprit))

@@ -289,9 +289,9 @@ class SharedVariableState {
     lines += text("\nreplicas_to_aggregate: ", options_.replicas_to_aggregate,
                   "\ntotal_num_replicas: ", options_.replicas(),
                   "\nreduction: ", static_cast<int>(options_.reduction),
-                  "\ndeparture: ", static_cast<int>(options_.departure),
-                  "\ninit_tokens: ", options_.init_tokens, "\nglobal_step: ", options_.global_step,
-                  "\ndriver: ", static_cast<int>(options_.driver), "\nmax_rows: ", options_.max_rows);
+                  "\ndeparture: ", to_string(options_.departure), "\ninit_tokens: ", options_.init_tokens,
+                  "\nglobal_step: ", options_.global_step, "\ndriver: ", static_cast<int>(options_.driver),
+                  "\nmax_rows: ", options_.max_rows);
     return {.bytes = counter.used(), .description = lines};
   }
 

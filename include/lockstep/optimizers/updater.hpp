@@ -178,7 +178,7 @@ class Updater {
     to.scale = plan.scale * clip_factor;
     to.by_present = plan.by_present;
     to.factor = clip_factor;
-    if (plan.with_window) {
+    if (plan.with_window && has_window()) {
       if constexpr (std::same_as<T, G>)
         to.add(window_, 1, 0);
       else
@@ -193,7 +193,7 @@ class Updater {
   void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end) noexcept {
     const FloatEnvironment same_everywhere;
     if constexpr (aggregates) {
-      if (!plan.applies) return gather(sources, begin, end);
+      if (!plan.applies && has_window()) return gather(sources, begin, end);
     }
     if constexpr (by_elements)
       apply_elements(sources, begin, end);
@@ -238,7 +238,7 @@ class Updater {
       state.examples += plan.total;
       if (has_window()) window_.clear();
       state.window_total = 0;
-    } else {
+    } else if (has_window()) {
       if (!plan.with_window) state.window_unit = plan.divides_now ? 1 : plan.first_unit;
       state.window_total = plan.total;
       for (const auto* contribution : contributions)

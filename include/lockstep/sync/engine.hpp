@@ -126,8 +126,9 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
     if (round.phase == protocol::Phase::applying)
       arrays().tiles.release_claims(control.stage, place, [&](Index i, int first) {
         settles = true;
-        const int part = State::undo(place).restore(control.stage, i, first, updater().changed_arrays(),
-                                                    [&](int k) { return updater().partition().part(i, k); });
+        const int part =
+            State::undo(place).restore(control.stage, i, first, updater().changed_arrays(),
+                                       [&](int number) { return updater().partition().part(i, number); });
         fault_point("bury: item restored");
         return part;
       });

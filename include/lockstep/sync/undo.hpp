@@ -53,6 +53,7 @@ class UndoArea {
     if ((found & ~k_saved) != tag(stage, item, reached)) return part;
     if ((found & k_saved) == 0) return reached;
     const auto [begin, end] = range(reached);
+    if (begin >= end) return part;  // damaged: there is no such part
     const T* from = copies_;
     for (T* array : arrays) {
       std::memcpy(array + begin, from, static_cast<std::size_t>(end - begin) * sizeof(T));

@@ -87,8 +87,13 @@ bool is_within(std::chrono::nanoseconds limit, Attempt&& attempt) {
 /// fails.
 class Watchdog {
  public:
+  /// Returns when its thread does nothing but wait: a test that forks while that thread still allocates gives
+  /// its children a heap that is locked for ever (ASan of g++ 12).
   explicit Watchdog(std::chrono::seconds limit = std::chrono::seconds{60})
-      : limit_{limit * slowdown()}, thread_{[this] { watch(); }} {}
+      : limit_{limit * slowdown()}, thread_{[this] { watch(); }} {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [this] { return is_watching_; });
+  }
 
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -98,13 +103,15 @@ class Watchdog {
       const std::lock_guard lock{mutex_};
       is_done_ = true;
     }
-    changed_.notify_one();
+    changed_.notify_all();
     thread_.join();
   }
 
  private:
   void watch() {
     std::unique_lock lock{mutex_};
+    is_watching_ = true;
+    changed_.notify_all();
     if (changed_.wait_for(lock, limit_, [this] { return is_done_; })) return;
     std::cerr << "watchdog: the test did not end within " << limit_.count() << " s" << std::endl;
     std::abort();
@@ -113,6 +120,7 @@ class Watchdog {
   std::chrono::seconds limit_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool is_watching_ = false;
   bool is_done_ = false;
   std::thread thread_;  // last, so that it starts when the rest is there
 };

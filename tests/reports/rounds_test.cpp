@@ -173,7 +173,8 @@ TEST_CASE("BR-006: any number of trainers may live side by side", "[reports][BR-
       const auto error = caught<TimeoutError>(crossed[at(i)]);
       REQUIRE(error);
       CHECK(error->missing() == std::vector{Missing{1 - i, Missing::Why::slow}});
-      CHECK(has(error->what(), i == 0 ? "generator: replica 0 waited" : "critic: replica 1 waited"));
+      CHECK(has(error->what(), i == 0 ? "generator" : "critic"));
+      CHECK(has(error->what(), detail::text(": replica ", i, " waited")));
     }
     CHECK(messages(thrown) == "");
     CHECK(a.value() == Approx(-0.2).epsilon(1e-15));

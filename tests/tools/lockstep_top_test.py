@@ -203,8 +203,8 @@ class Refusals(Test):
                                   (b"x" * 10_000, "it is no segment of lockstep"),
                                   (MAGIC, "it is not complete"),
                                   (MAGIC + bytes(10_000), "it is not complete"),
-                                  (MAGIC + b"\1" + bytes(10_000), "its header is damaged"),
-                                  (MAGIC + b"\2" + bytes(10_000), "it has format 2"),
+                                  (MAGIC + b"\2" + bytes(10_000), "its header is damaged"),
+                                  (MAGIC + b"\1" + bytes(10_000), "it has format 1"),
                                   (MAGIC + b"\xff" * 10_000, "it has format")]:
             self.path("bad").write_bytes(content)
             self.expect_error("bad", sentence)

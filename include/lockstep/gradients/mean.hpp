@@ -151,14 +151,19 @@ void stream(T* target, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr Index line = std::max(lanes, static_cast<Index>(k_alignment / sizeof(T)));
-  constexpr Index block = 4 * line;
   const Functor functor = from;
+  const Index lines = size - size % line;
+  [[maybe_unused]] bool fetches = false;
+  if constexpr (requires { functor.fetch(0); }) fetches = size > k_cached<T> || functor.is_far();
   Index i = 0;
-  for (const Index lines = size - size % line; i < lines;) {
-    if constexpr (requires { functor.fetch(i); })
-      if (size > k_cached<T> || functor.is_far())
-        for (Index ahead = i; ahead < std::min(i + block, lines); ahead += line) functor.fetch(ahead);
-    for (const Index end = std::min(i + block, lines); i < end; i += line) {
+  while (i < lines) {
+    Index end = lines;
+    if constexpr (requires { functor.fetch(0); })
+      if (fetches) {
+        end = std::min(i + 4 * line, lines);
+        for (Index ahead = i; ahead < end; ahead += line) functor.fetch(ahead);
+      }
+    for (; i < end; i += line) {
 #pragma GCC unroll 16
       for (Index packet = 0; packet < line; packet += lanes)
         Eigen::internal::pstoreu(target + i + packet, functor.template packetOp<Packet>(i + packet));

@@ -57,7 +57,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         snapshot_(std::move(other.snapshot_)),
         pushed_(std::move(other.pushed_)),
         line_(std::move(other.line_)),
-        pending_(other.pending_),
+        needs_(other.needs_),
         computed_at_(other.computed_at_),
         step_(other.step_),
         updates_(other.updates_),
@@ -119,7 +119,8 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
-    if (!pending_) detail::throw_error<UsageError>("resume: replica ", place_, " does not wait for a token");
+    if (needs_ == Need::nothing)
+      detail::throw_error<UsageError>("resume: replica ", place_, " does not wait for a token");
     return wait_for_token(options);
   }
 
@@ -137,7 +138,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// What the next gradients are written to; for GradientAccess.
   /// @throws UsageError while gradients are pending after a timeout.
   Contribution<T>& staging() {
-    if (pending_)
+    if (needs_ != Need::nothing)
       detail::throw_error<UsageError>("gradient: replica ", place_,
                                       " still waits for a token; call resume() first");
     return staged_->get();
@@ -148,6 +149,9 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   Reduction reduction() const { return engine().options().reduction; }
 
  private:
+  /// What a step that has given its gradients still needs.
+  enum class Need { nothing, token, values };
+
   Engine& engine() const {
     if (!engine_) detail::throw_error<UsageError>("replica ", place_, " has left");
     return *engine_;
@@ -165,7 +169,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     pushed_ = push(staged, static_cast<T>(scale), batches);
     staged.clear();
     sequence_ += batches;
-    pending_ = true;
+    needs_ = Need::token;
     return wait_for_token(options);
   }
 
@@ -198,13 +202,14 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   StepResult wait_for_token(const ApplyOptions& options) {
     const auto timeout = detail::timeout_or("apply_gradients", options.timeout, engine().options().deadline);
     try {
-      (void)engine().token(place_, timeout, stop_, line_);
+      if (needs_ == Need::token) (void)engine().token(place_, timeout, stop_, line_);
     } catch (const OutOfRange&) {
-      pending_ = false;
+      needs_ = Need::nothing;
       return {.status = Status::stopped, .global_step = step_, .computed_at = computed_at_};
     }
-    pending_ = false;
+    needs_ = Need::values;  // it may time out as well, and then must not ask for another token
     take_note(engine().read(snapshot_));
+    needs_ = Need::nothing;
     const auto count = [&](Pushed what) { return std::count(pushed_.begin(), pushed_.end(), what); };
     const bool used = count(Pushed::accepted) > 0 || count(Pushed::dropped) == 0;
     const bool open = used && step_ == computed_at_;
@@ -223,7 +228,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   std::vector<T> snapshot_;                             // the variables, as they were when it could go on
   std::vector<Pushed> pushed_;                          // by variable number, in the last step
   std::optional<typename Engine::Waiter> line_;         // its place in the line for tokens
-  bool pending_ = false;                                // gradients are pushed, no token yet
+  Need needs_ = Need::nothing;
   std::int64_t computed_at_ = 0;
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;

@@ -112,8 +112,8 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
   Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout,
              const std::stop_token& stop) {
     std::optional<Waiter> line;
-    push(place, gradients, line);
     try {
+      push(place, gradients, line);
       return token(place, timeout, stop, line);
     } catch (...) {
       leave(line);
@@ -241,6 +241,16 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     while (State::look([&](const VariableControl& control) { return State::is_due(control); }))
       if (!guarded_update(place)) return;
   }
+  /// The same for one whose gradients count already, so that it must not seem to have failed. False if the
+  /// session could not be entered for too long: whoever waits for a token drives on.
+  bool has_driven(int place) {
+    try {
+      drive(place);
+      return true;
+    } catch (const TimeoutError&) {
+      return false;
+    }
+  }
   bool guarded_update(int place) {
     try {
       return State::update_if_due();
@@ -292,10 +302,8 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
       if (gradients.empty()) break;
     }
     fault_point("push: done");
-    if (is_due && cooperative())
-      drive(place);
-    else if (is_due)
-      State::announce();  // to the chief
+    if (is_due && !(cooperative() && has_driven(place)))
+      State::announce();  // to the chief, or to those who wait: they drive as well
     return result;
   }
   Pushed add(VariableControl& control, int place, std::uint32_t id, const VariableGradient<T>& gradient) {

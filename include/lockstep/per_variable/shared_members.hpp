@@ -265,6 +265,7 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
     }
   }
   void leave(std::optional<Waiter>& line) noexcept {
+    if (!line) return;
     try {
       State::transition([&](VariableControl& control, bool& has_news) {
         leave(control, line);

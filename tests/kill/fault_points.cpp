@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstring>
 #include <unistd.h>
+#include <utility>
 
 namespace lockstep::test {
 namespace {
@@ -12,6 +13,7 @@ FaultLog* armed = nullptr;
 std::int64_t kill_at = 0;
 std::int64_t stop_at = 0;
 const char* begin_with = "";
+thread_local std::function<void(const char*)> at_point;
 
 }  // namespace
 
@@ -26,10 +28,13 @@ void stop_from(FaultLog& log, std::int64_t at) {
   stop_at = at;
 }
 
+void call_at_points(std::function<void(const char*)> f) { at_point = std::move(f); }
+
 }  // namespace lockstep::test
 
 void lockstep_fault_point(const char* name) {
   using namespace lockstep::test;
+  if (at_point) at_point(name);
   if (!armed) return;
   if (*begin_with != '\0') {
     if (std::strncmp(name, begin_with, std::strlen(begin_with)) != 0) return;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 namespace lockstep::test {
 
@@ -20,5 +21,8 @@ void arm(FaultLog& log, std::int64_t at, const char* after = "");
 
 /// Counts them as well, and stops for the process that traces this one at number `at` and at each later one.
 void stop_from(FaultLog& log, std::int64_t at);
+
+/// Calls `f(name)` at each point that the calling thread passes from now on; an empty one ends it.
+void call_at_points(std::function<void(const char*)> f);
 
 }  // namespace lockstep::test

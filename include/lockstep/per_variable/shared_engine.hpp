@@ -102,6 +102,7 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
       return found;
     });
     line.reset();
+    fault_point("token: taken");
     if (result.outcome == protocol::Dequeued::Outcome::out_of_range)
       throw OutOfRange("token: training has ended, and no tokens are left");
     if (result.outcome == protocol::Dequeued::Outcome::cancelled)

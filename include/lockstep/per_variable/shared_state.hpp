@@ -99,6 +99,7 @@ class SharedVariableState {
         has_news = true;
       }
       replace_dead_chief(control);
+      if (control.planner == attendance_.place() && !is_planning_) control.planner = k_no_process;
       if constexpr (std::is_invocable_v<F, VariableControl&, bool&>)
         return f(control, has_news);
       else
@@ -223,21 +224,28 @@ class SharedVariableState {
     UpdatePlan plan;
     const bool is_mine = transition([&](VariableControl& control) {
       if (!is_due(control) || control.failed || control.planner != k_no_process) return false;
-      control.planner = attendance_.place();
       state = control.updater;
       plan = update_.plan(state);
+      control.planner = attendance_.place();
+      is_planning_ = true;
       return true;
     });
     if (!is_mine) return false;
     fault_point("plan: taken");
+    bool is_open = false;
     try {
-      if (!open_update(state, plan)) return false;
-      transition([](VariableControl&) {});  // carries it out
-      return true;
+      is_open = open_update(state, plan);
     } catch (...) {
-      transition([](VariableControl& control) { control.planner = k_no_process; });
+      is_planning_ = false;
+      try {
+        transition([](VariableControl&) {});  // gives the task back
+      } catch (...) {
+        // A process has stopped inside the session: the next transition of this process gives it back.
+      }
       throw;
     }
+    if (is_open) transition([](VariableControl&) {});  // carries it out
+    return is_open;
   }
 
   /// Steps and tokens of a chief that starts. @return whether some accumulator's step went backwards.
@@ -322,6 +330,7 @@ class SharedVariableState {
     fault_point("plan: made");
     const bool is_open = transition([&](VariableControl& control) {
       control.planner = k_no_process;
+      is_planning_ = false;
       if (!is_due(control) || state.window.global_step != control.updater.window.global_step ||
           control.is_held())
         return false;
@@ -369,6 +378,9 @@ class SharedVariableState {
 
  private:
   SharedUpdate<R, T> update_;
+  // Some thread of this object plans. Set and cleared with `planner`; without that it is cleared only by the
+  // thread that plans, while `planner` still keeps all others away.
+  std::atomic<bool> is_planning_{false};
 
  protected:
   Attendance attendance_;

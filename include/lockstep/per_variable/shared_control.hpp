@@ -101,6 +101,7 @@ inline const char* state_fault(const VariableControl& found, const VariableContr
   for (const bool* flag : {&found.initialised, &found.has_steps, &found.updating, &found.failed,
                            &plan.applies, &plan.with_window, &plan.divides_now, &plan.by_present})
     if (!protocol::is_bool(*flag)) return "a flag is damaged";
+  if (found.updating && (!plan.applies || plan.with_window)) return "its update is damaged";
   if (!are_in(k_no_process, k_max_replicas - 1, found.planner) ||
       !are_in(k_dead_chief, k_max_replicas - 1, found.chief) ||
       !are_in(-1, found.replicas - 1, found.culprit))

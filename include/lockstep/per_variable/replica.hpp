@@ -54,6 +54,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         stop_(std::move(other.stop_)),
         unwinding_(other.unwinding_),
         staged_(std::move(other.staged_)),
+        scaled_(std::move(other.scaled_)),
         snapshot_(std::move(other.snapshot_)),
         pushed_(std::move(other.pushed_)),
         line_(std::move(other.line_)),
@@ -180,8 +181,14 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     for (const VariableInfo& info : staged.layout().infos()) {
       T* data = staged.data() + info.offset;
       if (staged.presence(info.id) == Presence::dense) {
-        const std::span<T> elements(data, static_cast<std::size_t>(info.size));
-        if (scale != T(1)) detail::as_array(elements) *= scale;
+        const auto size = static_cast<std::size_t>(info.size);
+        std::span<T> elements(data, size);
+        if (scale != T(1)) {
+          scaled_.resize(static_cast<std::size_t>(staged.layout().size()));
+          const std::span<T> scaled(scaled_.data() + info.offset, size);
+          detail::as_array(scaled) = detail::as_array(elements) * scale;
+          elements = scaled;
+        }
         gradients.push_back({info.name, TensorView<const T>(elements, info.shape)});
       } else if (staged.presence(info.id) == Presence::rows) {
         const Index width = info.row_size();
@@ -225,9 +232,10 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   std::stop_token stop_;
   int unwinding_;
   std::unique_ptr<detail::OwnContribution<T>> staged_;  // this step's gradients
-  std::vector<T> snapshot_;                             // the variables, as they were when it could go on
-  std::vector<Pushed> pushed_;                          // by variable number, in the last step
-  std::optional<typename Engine::Waiter> line_;         // its place in the line for tokens
+  std::vector<T> scaled_;       // the same times a scale: a push that is refused leaves them as they are
+  std::vector<T> snapshot_;     // the variables, as they were when it could go on
+  std::vector<Pushed> pushed_;  // by variable number, in the last step
+  std::optional<typename Engine::Waiter> line_;  // its place in the line for tokens
   Need needs_ = Need::nothing;
   std::int64_t computed_at_ = 0;
   std::int64_t step_ = 0;

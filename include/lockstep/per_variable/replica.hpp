@@ -41,10 +41,15 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
       : engine_(&engine),
         place_(engine.join(place)),
         stop_(std::move(stop)),
-        unwinding_(std::uncaught_exceptions()),
-        staged_(std::make_unique<detail::OwnContribution<T>>(engine.layout())),
-        sequence_(engine.sequence(place_)) {
-    take_note(engine.read(snapshot_));
+        unwinding_(std::uncaught_exceptions()) {
+    try {
+      staged_ = std::make_unique<detail::OwnContribution<T>>(engine.layout());
+      sequence_ = engine.sequence(place_);
+      take_note(engine.read(snapshot_));
+    } catch (...) {
+      engine.depart(place_, line_);  // without it nobody could ever sit there
+      throw;
+    }
   }
 
   /// Takes over the seat; the other one has none any more.

@@ -167,7 +167,7 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
       control.culprit = -1;
       session_.clear_note();
       if (!control.tokens.is_closed()) return;
-      control.tokens = {};
+      control.tokens.reopen();
       State::give(control, control.updater.window.global_step, options().start_tokens());
     });
   }

@@ -53,6 +53,7 @@ struct Dequeued {
 /// | `cancel(t)` while t waits | t leaves and consumes nothing; false if it was settled before |
 /// | `poll(t)` | outcome of t; a settled request leaves the table |
 /// | `close` | waiters get out of range; queued tokens stay; false if closed before |
+/// | `reopen` | as new, but tickets go on |
 /// | `forget_if(p)` | requests whose owner p names leave the table, settled or not; their tokens are lost |
 ///
 /// Between two events either no token is queued or nobody waits.
@@ -167,6 +168,14 @@ class TokenQueue {
       requests_[i].result = {Dequeued::Outcome::out_of_range, 0};
     waiting_ = 0;
     return true;
+  }
+
+  /// Opens an empty queue in place of this one. Tickets are not handed out again, so that of an old request
+  /// names no new one.
+  constexpr void reopen() {
+    const Ticket next = next_ticket_;
+    *this = {};
+    next_ticket_ = next;
   }
 
   /// False for bytes that no events can have made. @param owners those who ask are 0 to `owners` - 1.

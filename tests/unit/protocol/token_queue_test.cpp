@@ -240,3 +240,25 @@ TEST_CASE("protocol token_queue: random events agree with two deques", "[protoco
   }
   CHECK(disagreements == 0);
 }
+
+TEST_CASE("protocol token_queue: a reopened queue is empty, and old tickets name nothing",
+          "[protocol][token_queue]") {
+  Queue machine;
+  machine.enqueue_many(5, 2);
+  const Ticket collected = machine.begin_dequeue().ticket;
+  machine.poll(collected);
+  machine.enqueue_many(6, 1);
+  const Ticket left = machine.begin_dequeue().ticket;
+  machine.close();
+  machine.reopen();
+  CHECK_FALSE(machine.is_closed());
+  CHECK(machine.size() == 0);
+  CHECK(machine.waiting() == 0);
+  const Ticket fresh = machine.begin_dequeue().ticket;
+  CHECK(fresh > left);
+  CHECK(machine.poll(left).outcome == Outcome::cancelled);
+  CHECK_FALSE(machine.cancel(left));
+  CHECK(machine.is_intact(1));
+  CHECK(machine.enqueue_many(7, 1) == Enqueued::accepted);
+  CHECK(machine.poll(fresh) == Dequeued{Outcome::token, 7});
+}

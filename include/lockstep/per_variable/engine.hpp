@@ -269,8 +269,10 @@ class VariableEngine {
 
   void check(int place, std::span<const NamedGradient<T>> gradients) {
     membership().expect_healthy(place);
+    std::vector<bool> seen(layout().count());
     for (const auto& [name, gradient] : gradients) {
       const VariableInfo& info = layout().find(name);
+      expect_first(info, seen);
       check_gradient(info, accumulators_[info.id].kind(), groups_.is_trainable(info.id), gradient);
     }
   }

@@ -10,6 +10,7 @@
 #include <lockstep/per_variable/gradient.hpp>
 
 #include <variant>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -52,6 +53,12 @@ void check_gradient(const VariableInfo& info, GradientKind declared, bool is_tra
     if (row < 0 || row >= info.rows())
       throw_error<InvalidArgument>("rows of variable '", info.name, "': index must be in [0, ", info.rows(),
                                    "), got ", row);
+}
+
+/// @param seen by variable number. @throws InvalidArgument for the second gradient of a variable in a list.
+inline void expect_first(const VariableInfo& info, std::vector<bool>& seen) {
+  if (seen[info.id]) throw_error<InvalidArgument>("gradients: variable '", info.name, "' is named twice");
+  seen[info.id] = true;
 }
 
 }  // namespace detail

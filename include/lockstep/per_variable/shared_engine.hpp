@@ -9,7 +9,6 @@
 #include <lockstep/per_variable/shared_members.hpp>
 #include <lockstep/per_variable/update.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -273,35 +272,24 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
                                F&& then) {
     checked(place);
     std::vector<std::uint32_t> ids;
+    std::vector<bool> seen(layout().count());
     for (const auto& [name, gradient] : gradients) {
       const VariableInfo& info = layout().find(name);
+      expect_first(info, seen);  // there is one spare buffer for each
       check_gradient(info, State::kind(info.id), State::groups_.is_trainable(info.id), gradient);
       if (State::kind(info.id) != GradientKind::none) State::sums().check(info.id, gradient);
       ids.push_back(info.id);
     }
     std::vector<Pushed> result(layout().count(), Pushed::absent);
     bool is_due = false;
-    for (std::size_t begin = 0, end = 0; begin == 0 || begin < gradients.size(); begin = end) {
-      // A variable that is named twice needs another transition, since there is one spare buffer.
-      const auto is_new = [&](std::size_t i) {
-        return std::find(ids.begin() + static_cast<std::ptrdiff_t>(begin),
-                         ids.begin() + static_cast<std::ptrdiff_t>(i),
-                         ids[i]) == ids.begin() + static_cast<std::ptrdiff_t>(i);
-      };
-      for (end = begin; end < gradients.size() && is_new(end);) ++end;
-      State::transition([&](VariableControl& control) {
-        expect_healthy(control, place);
-        for (std::size_t i = begin; i < end; ++i)
-          if (const Pushed pushed = add(control, place, ids[i], gradients[i].gradient);
-              pushed != Pushed::absent)
-            result[ids[i]] = pushed;
-        if (end < gradients.size()) return;
-        control.at(place).sequence += batches;
-        then(control);
-        is_due = State::is_due(control);
-      });
-      if (gradients.empty()) break;
-    }
+    State::transition([&](VariableControl& control) {
+      expect_healthy(control, place);
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        result[ids[i]] = add(control, place, ids[i], gradients[i].gradient);
+      control.at(place).sequence += batches;
+      then(control);
+      is_due = State::is_due(control);
+    });
     fault_point("push: done");
     if (is_due && !(cooperative() && has_driven(place)))
       State::announce();  // to the chief, or to those who wait: they drive as well

@@ -136,8 +136,9 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// Gives gradients to the accumulators, labelled with the local step of replica `place`. All are checked
   /// before the first one is added. With Driver::cooperative it carries out an update that becomes due.
   /// @return by variable number, what became of its gradient.
-  /// @throws UnknownVariable, ShapeMismatch, InvalidArgument for a row out of range, UsageError for another
-  /// kind of gradient than declared: nothing has happened then. PeerFailed.
+  /// @throws UnknownVariable, ShapeMismatch, InvalidArgument for a row out of range or a variable that is
+  /// named twice, UsageError for another kind of gradient than declared: nothing has happened then.
+  /// PeerFailed.
   std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients) {
     return engine_->push(place, gradients);
   }

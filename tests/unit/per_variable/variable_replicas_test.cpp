@@ -186,6 +186,10 @@ TEST_CASE("variable_replicas: a gradient must be of the declared kind and fit", 
   CHECK_THROWS_AS(push("table", ls::SparseGradient<float>{.indices = index, .values = {row, {1, 2}}}),
                   ls::InvalidArgument);
   CHECK(push("w", {}) == std::vector{Pushed::absent, Pushed::absent});
+  const std::array<ls::NamedGradient<float>, 2> twice{
+      {{"w", ls::TensorView<const float>(three)}, {"w", ls::TensorView<const float>(three)}}};
+  CHECK_THROWS_WITH(trainer.push(0, twice), ContainsSubstring("'w' is named twice"));
+  CHECK(trainer.num_accumulated(0) == 0);
   CHECK(trainer.global_step() == 0);
   CHECK_THROWS_AS(TableTrainer(ls::Sgd{}, model.variables, options(1)), ls::UsageError);  // bound already
 }

@@ -286,6 +286,11 @@ TEST_CASE("variables: a state that no trainer can have made is told", "[processe
   CHECK(!fault_of([](auto& state) { state.replicas = 1000; }).empty());
   CHECK(!fault_of([](auto& state) { state.departure = Departure::stop; }).empty());
   CHECK(!fault_of([](auto& state) { std::memset(&state.updating, 7, 1); }).empty());
+  CHECK(!fault_of([](auto& state) { state.updating = true; }).empty());
+  CHECK(!fault_of([](auto& state) {
+           state.updating = state.plan.applies = state.plan.with_window = true;
+         }).empty());
+  CHECK(fault_of([](auto& state) { state.updating = state.plan.applies = true; }).empty());
   CHECK(!fault_of([](auto& state) { state.chief = k_max_replicas; }).empty());
   CHECK(!fault_of([](auto& state) { state.planner = -2; }).empty());
   CHECK(!fault_of([](auto& state) { state.culprit = 2; }).empty());

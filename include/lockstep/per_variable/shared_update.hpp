@@ -127,7 +127,11 @@ class SharedUpdate {
       return;
     }
     const std::array<T*, 1> values{updater_.values()};
-    load_rows<Rule>(layout()[id], sums.sparse(id, record), aggregate_, [&](Index at, Index width) {
+    const SparseTensor<T> rows = sums.sparse(id, record);
+    for (const Index row : rows.indices)  // in a damaged session
+      if (row < 0 || row >= layout()[id].rows())
+        throw_error<SystemError>("session: the gradient of variable ", id, " has no row ", row);
+    load_rows<Rule>(layout()[id], rows, aggregate_, [&](Index at, Index width) {
       do_unit(unit++, values, at, at + width, [&] {
         apply_in_turn(groups_.rule_of(id), in_turn_[groups_.group_of(id)], aggregate_.data(),
                       updater_.values(), at, width);

@@ -194,6 +194,20 @@ TEST_CASE("variable_replicas: a gradient must be of the declared kind and fit", 
   CHECK_THROWS_AS(TableTrainer(ls::Sgd{}, model.variables, options(1)), ls::UsageError);  // bound already
 }
 
+TEST_CASE("variable_replicas: a merged gradient that is refused stays as it is", "[variable_replicas]") {
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(1)};
+  auto replica = trainer.join();
+  auto& staged = replica.staging();
+  replica.set_gradient(model.w, constant(8));
+  staged.header().total = 2;
+  replica.set_gradient(model.table, Rows::Constant(4, 2, 1));
+  for (int i = 0; i < 2; ++i) {
+    CHECK_THROWS_AS(replica.apply_merged({}, 2), ls::UsageError);
+    CHECK(replica.staging().data()[0] == 8);
+  }
+}
+
 TEST_CASE("variable_replicas: options without meaning are refused", "[variable_replicas]") {
   TableModel model;
   const auto make = [&](const ls::VariableOptions& wrong) {

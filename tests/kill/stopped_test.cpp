@@ -97,3 +97,50 @@ TEST_CASE("a step that meets somebody who has stopped inside the session can be 
     CHECK(trainer.tokens().empty());
   }
 }
+
+TEST_CASE("what could not be cleaned up since somebody had stopped is cleaned up next",
+          "[kill][per_variable]") {
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  SharedMemory net = net_in(folder);
+  net.replica = 0;
+  net.patience = 50ms;
+  OneVector model, of_other;
+  VariableOptions options{.replicas_to_aggregate = 1, .deadline = 5s};
+  const auto with_trainer = [&](auto&& meet, auto&& after) {
+    VariableReplicas trainer{Sgd{0.25}, model.variables, options, net};
+    VariableReplicas other{Sgd{0.25}, of_other.variables, options, net};
+    {
+      StoppedInside stopped(other);
+      meet(trainer, stopped);
+    }
+    after(trainer);
+  };
+  const auto step = [&](auto& trainer) {
+    auto replica = trainer.join(0);
+    replica.set_gradient(model.w, Eigen::VectorXd::Constant(3, 1));
+    return replica.apply_gradients().global_step;
+  };
+  SECTION("a seat") {
+    with_trainer(
+        [](auto& trainer, auto& stopped) {
+          auto replica = trainer.join(0);
+          stopped.start();
+          replica.leave();
+        },
+        [&](auto& trainer) { CHECK(step(trainer) == 1); });
+  }
+  SECTION("a hold") {
+    with_trainer([](auto& trainer, auto& stopped) { trainer.while_still([&] { stopped.start(); }); },
+                 [&](auto& trainer) { CHECK(step(trainer) == 1); });
+  }
+  SECTION("a chief") {
+    options.driver = Driver::chief;
+    with_trainer(
+        [](auto& trainer, auto& stopped) {
+          const auto chief = trainer.chief();
+          stopped.start();
+        },
+        [](auto& trainer) { CHECK_NOTHROW(trainer.chief()); });
+  }
+}

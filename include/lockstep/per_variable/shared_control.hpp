@@ -5,7 +5,9 @@
 
 #include <lockstep/checkpoint/snapshot.hpp>
 #include <lockstep/config.hpp>
+#include <lockstep/error.hpp>
 #include <lockstep/optimizers/updater.hpp>
+#include <lockstep/per_variable/gradient.hpp>
 #include <lockstep/per_variable/options.hpp>
 #include <lockstep/protocol/intact.hpp>
 #include <lockstep/protocol/round.hpp>
@@ -14,7 +16,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -86,6 +90,19 @@ struct VariableControl {
   }
 };
 static_assert(std::is_trivially_copyable_v<VariableControl>);
+
+/// What of a trainer all its processes must have in common, beside the model.
+inline std::string describe_accumulators(const std::vector<GradientKind>& kinds,
+                                         const VariableOptions& options) {
+  std::string lines = "\ngradients:";
+  for (const GradientKind kind : kinds) lines += text(' ', to_string(kind));
+  return lines + text("\nreplicas_to_aggregate: ", options.replicas_to_aggregate,
+                      "\ntotal_num_replicas: ", options.replicas(),
+                      "\nreduction: ", static_cast<int>(options.reduction),
+                      "\ndeparture: ", to_string(options.departure), "\ninit_tokens: ", options.init_tokens,
+                      "\nglobal_step: ", options.global_step, "\ndriver: ", static_cast<int>(options.driver),
+                      "\nmax_rows: ", options.max_rows);
+}
 
 /// For transports that find a state: what in it no trainer can have made; empty if nothing is.
 /// @param initial of a trainer with the same options; null if they are not the same.

@@ -134,14 +134,10 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     });
   }
   void release_chief() noexcept {
-    try {
-      State::transition([&](VariableControl& control) {
-        State::withdraw(control);
-        control.chief = k_no_process;
-      });
-    } catch (...) {
-      // A process has stopped inside the session: it is given up with the lease.
-    }
+    Members::now_or_later([this](VariableControl& control) {
+      State::withdraw(control);
+      control.chief = k_no_process;
+    });
   }
   void ask() {
     State::transition([&](VariableControl& control) { State::ask(control); });

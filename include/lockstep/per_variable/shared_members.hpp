@@ -74,15 +74,15 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
   }
   /// It has left in the ordinary way.
   void depart(int place, std::optional<Waiter>& line) noexcept {
-    leave_as(protocol::Seat::left, place, line, [&](VariableControl& control) {
+    leave_as(protocol::Seat::left, place, line, [this, place](VariableControl& control) {
       if (options().departure == Departure::stop) control.tokens.close();
       if (options().departure == Departure::fail) State::fail(control, place, "it has left");
     });
   }
-  /// An exception has ended its loop.
+  /// An exception has ended its loop. @param reason a literal.
   void die(int place, std::optional<Waiter>& line, const char* reason) noexcept {
     leave_as(protocol::Seat::dead, place, line,
-             [&](VariableControl& control) { State::fail(control, place, reason); });
+             [this, place, reason](VariableControl& control) { State::fail(control, place, reason); });
   }
 
   // ---- the global step, accumulators and variables
@@ -193,6 +193,23 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
         control.culprit);
   }
 
+  /// `transition(f)` for a clean-up, which has news; if the session cannot be entered, the next transition of
+  /// this process does it. @param f is kept by value then.
+  template <class F>
+  void now_or_later(const F& f) noexcept {
+    try {
+      try {
+        State::transition([&](VariableControl& control, bool& has_news) {
+          f(control);
+          has_news = true;
+        });
+      } catch (...) {
+        State::owed_.add(f);
+      }
+    } catch (...) {  // no memory to keep it: it is done when the lease ends
+    }
+  }
+
   // ---- waits
 
   /// `look(f)`, after settling what the dead have left.
@@ -255,7 +272,7 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
     line.emplace(Waiter{begun.ticket});
   }
   /// A token that was there already goes back to the queue.
-  void leave(VariableControl& control, std::optional<Waiter>& line) {
+  void leave(VariableControl& control, const std::optional<Waiter>& line) {
     if (!line || control.tokens.cancel(line->ticket)) return;
     const protocol::Dequeued found = control.tokens.poll(line->ticket);
     if (found.outcome != protocol::Dequeued::Outcome::token) return;
@@ -266,14 +283,7 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
   }
   void leave(std::optional<Waiter>& line) noexcept {
     if (!line) return;
-    try {
-      State::transition([&](VariableControl& control, bool& has_news) {
-        leave(control, line);
-        has_news = true;
-      });
-    } catch (...) {
-      // A process has stopped inside the session: the place in line is given up with the lease.
-    }
+    now_or_later([this, left = line](VariableControl& control) { leave(control, left); });
     line.reset();
   }
 
@@ -281,25 +291,20 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
   /// Keeps variables, slots and counters as they are.
   class Hold {
    public:
-    explicit Hold(SharedVariableMembers& engine) : engine_(engine) { engine.change_holds(1); }
+    explicit Hold(SharedVariableMembers& engine) : engine_(engine) {
+      engine.transition([&](VariableControl& control) { ++engine.holds_here(control); });
+    }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
     ~Hold() {
-      try {
-        engine_.change_holds(-1);
-      } catch (...) {
-        // A process has stopped inside the session: the hold ends with the lease.
-      }
+      engine_.now_or_later([&engine = engine_](VariableControl& control) { --engine.holds_here(control); });
     }
 
    private:
     SharedVariableMembers& engine_;
   };
-  void change_holds(std::int32_t by) {
-    State::transition([&](VariableControl& control, bool& has_news) {
-      control.holds[static_cast<std::size_t>(State::attendance_.place())] += by;
-      has_news = by < 0;
-    });
+  std::int32_t& holds_here(VariableControl& control) const {
+    return control.holds[static_cast<std::size_t>(State::attendance_.place())];
   }
 
   const SumRecord& existing(const VariableControl& control, std::uint32_t id) {
@@ -319,18 +324,13 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
           text("join: waited ", options().deadline.count(), " ms for a chief that calls init_chief()"), {});
   }
   template <class F>
-  void leave_as(protocol::Seat seat, int place, std::optional<Waiter>& line, F&& then) noexcept {
-    try {
-      State::transition([&](VariableControl& control, bool& has_news) {
-        leave(control, line);
-        control.at(place).seat = seat;
-        control.at(place).owner = k_no_process;
-        then(control);
-        has_news = true;
-      });
-    } catch (...) {
-      // A process has stopped inside the session: the seat is given up with the lease.
-    }
+  void leave_as(protocol::Seat seat, int place, std::optional<Waiter>& line, const F& then) noexcept {
+    now_or_later([this, seat, place, left = line, then](VariableControl& control) {
+      leave(control, left);
+      control.at(place).seat = seat;
+      control.at(place).owner = k_no_process;
+      then(control);
+    });
     line.reset();
   }
 };

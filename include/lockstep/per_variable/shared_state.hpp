@@ -12,6 +12,7 @@
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/gradient.hpp>
 #include <lockstep/per_variable/options.hpp>
+#include <lockstep/per_variable/owed.hpp>
 #include <lockstep/per_variable/shared_control.hpp>
 #include <lockstep/per_variable/shared_sums.hpp>
 #include <lockstep/per_variable/shared_update.hpp>
@@ -100,10 +101,16 @@ class SharedVariableState {
       }
       replace_dead_chief(control);
       if (control.planner == attendance_.place() && !is_planning_) control.planner = k_no_process;
-      if constexpr (std::is_invocable_v<F, VariableControl&, bool&>)
-        return f(control, has_news);
-      else
-        return f(control);
+      const std::size_t owed = owed_.do_all(control);
+      has_news = has_news || owed > 0;
+      return call_and_then(
+          [&](VariableControl& whole) -> decltype(auto) {
+            if constexpr (std::is_invocable_v<F, VariableControl&, bool&>)
+              return f(whole, has_news);
+            else
+              return f(whole);
+          },
+          control, [&] { owed_.forget(owed); });
     };
     if constexpr (std::is_void_v<decltype(inside(std::declval<VariableControl&>()))>) {
       session_.exclusive(inside);
@@ -292,15 +299,9 @@ class SharedVariableState {
     Carver counter;
     const Arrays arrays(counter, layout(), kinds_, options_);
     const SharedUpdate<R, T> update(counter, recipe, *binding_, rows_, groups_);
-    std::string lines = "one accumulator per variable\n" + describe_model(recipe, *binding_) + "\ngradients:";
-    for (const GradientKind kind : kinds_) lines += text(' ', to_string(kind));
-    lines += text("\nreplicas_to_aggregate: ", options_.replicas_to_aggregate,
-                  "\ntotal_num_replicas: ", options_.replicas(),
-                  "\nreduction: ", static_cast<int>(options_.reduction),
-                  "\ndeparture: ", to_string(options_.departure), "\ninit_tokens: ", options_.init_tokens,
-                  "\nglobal_step: ", options_.global_step, "\ndriver: ", static_cast<int>(options_.driver),
-                  "\nmax_rows: ", options_.max_rows);
-    return {.bytes = counter.used(), .description = lines};
+    return {.bytes = counter.used(),
+            .description = "one accumulator per variable\n" + describe_model(recipe, *binding_) +
+                           describe_accumulators(kinds_, options_)};
   }
 
   /// The values are those of the first process.
@@ -383,6 +384,7 @@ class SharedVariableState {
   std::atomic<bool> is_planning_{false};
 
  protected:
+  Owed<VariableControl> owed_;  // clean-ups that the next transition does
   Attendance attendance_;
 };
 

@@ -17,6 +17,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <bool by_elements>
 class Partition {
  public:
+  /// Of this layout, which must outlive it and stay as it is.
   explicit Partition(const Layout& layout)
       : layout_(&layout), part_size_(by_elements ? k_part : largest_item()) {}
 

@@ -55,6 +55,43 @@ bool is_asleep(const Process& process) {
 
 }  // namespace
 
+TEST_CASE("who comes back at once does not keep out those who have to be woken", "[processes][segment]") {
+  const Watchdog watchdog(120s);
+  const Shared<Scene> scene;
+  const auto transition = [&](std::uint32_t me) {
+    if (!scene->lock(me)) return false;
+    for (const auto end = Clock::now() + 3ms; Clock::now() < end;) {
+    }
+    scene->mutex.unlock();
+    return true;
+  };
+  const Shared<std::atomic<int>> made, longest;
+  Process busy([&] {
+    while (!scene->stop)
+      if (transition(1)) ++*made;
+    return 0;
+  });
+  wait_until([&] { return *made > 0; });
+  std::vector<Process> others;
+  for (std::uint32_t me = 2; me < 5; ++me)
+    others.emplace_back([&, me] {
+      for (int i = 0; i < 20; ++i) {
+        const int before = *made;
+        if (!scene->lock(me)) return 1;
+        const int waited = *made - before;
+        scene->mutex.unlock();
+        int most = *longest;
+        while (waited > most && !longest->compare_exchange_weak(most, waited)) {
+        }
+      }
+      return 0;
+    });
+  for (Process& other : others) CHECK(other.wait() == 0);
+  scene->stop = true;
+  CHECK(busy.wait() == 0);
+  CHECK(*longest < 200);  // without giving way more than 600 have been seen
+}
+
 TEST_CASE("a mutex passes on from who is there no more, and from nobody else", "[processes][segment]") {
   const Watchdog watchdog(120s);
   detail::RobustMutex mutex;

@@ -233,9 +233,9 @@ TEST_CASE("a damaged segment in use is refused, whatever is wrong with it", "[pr
     return bytes;
   };
   // A mutex that a dead process holds, or none at all.
-  for (const std::uint32_t word : {1U, 12345U, 0x80000000U, 0xffffffffU})
+  for (const std::uint32_t word : {1U, 12345U, 0x40000000U, 0x80000000U, 0xffffffffU})
     CHECK(attach_to(with(offsetof(detail::SegmentHeader, mutex), word)) == "");
-  for (const std::uint32_t given_out : {0U, 0x7ffffffeU, 0x7fffffffU, 0xffffffffU})
+  for (const std::uint32_t given_out : {0U, 0x3ffffffeU, 0x3fffffffU, 0xffffffffU})
     CHECK(attach_to(with(offsetof(detail::SegmentHeader, owners), given_out)) == "");
   // What would lead to memory that is not the session's, or to values that their types do not have.
   alignas(detail::SegmentHeader) std::array<std::byte, sizeof(detail::SegmentHeader)> raw;

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <thread>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -25,7 +26,7 @@ namespace detail {
 class RobustMutex {
  public:
   /// Owners have numbers from 1 to this.
-  static constexpr std::uint32_t k_most_owners = (std::uint32_t{1} << 31) - 1;
+  static constexpr std::uint32_t k_most_owners = (std::uint32_t{1} << 30) - 1;
 
   /// @param me number of the owner to be; threads of one process may share it.
   /// @param is_there `is_there(owner)`: false once an owner can no longer store.
@@ -36,12 +37,24 @@ class RobustMutex {
   }
   void unlock() noexcept {
     // Who is killed before the wake leaves sleepers to their slices.
-    if ((word_.exchange(0, std::memory_order_release) & k_sleepers) != 0)
-      wake_sleepers<Sharing::between_processes>(word_, 1);
+    const std::uint32_t was = word_.exchange(0, std::memory_order_release);
+    if ((was & k_sleepers) != 0) wake_sleepers<Sharing::between_processes>(word_, 1);
+    if ((was & k_starving) != 0) give_way();
   }
 
  private:
   static constexpr std::uint32_t k_sleepers = k_most_owners + 1;  ///< bit: who lets go wakes
+  static constexpr std::uint32_t k_starving = 2 * k_sleepers;     ///< bit: who lets go gives way
+  static constexpr int k_patient_tries = 4;
+
+  static std::uint32_t owner_of(std::uint32_t word) { return word & k_most_owners; }
+
+  /// One that comes back at once, as from a loop of long transitions, would always be faster than one that
+  /// has to be woken. Until that one is here, or after a while.
+  void give_way() noexcept {
+    const Deadline deadline(std::chrono::milliseconds(2));
+    while (word_.load(std::memory_order_relaxed) == 0 && !deadline.passed()) std::this_thread::yield();
+  }
 
   bool try_lock(std::uint32_t as) {
     std::uint32_t free = 0;
@@ -58,25 +71,28 @@ class RobustMutex {
     // In slices: nobody tells of a death, and one who is woken and killed takes the wake with it. The mutex
     // is taken with the bit set: there may be other sleepers, and nobody else knows of them.
     const std::uint32_t mine = me | k_sleepers;
-    for (std::chrono::nanoseconds slice = k_first_slice;;
-         slice = std::min<decltype(slice)>(2 * slice, k_slice)) {
+    std::chrono::nanoseconds slice = k_first_slice;
+    for (int tries = 0;; ++tries) {
       std::uint32_t seen = word_.load(std::memory_order_relaxed);
-      if (seen == 0 ? try_lock(mine) : outlives_owner(seen, mine, slice, is_there)) return true;
+      const std::uint32_t flags = k_sleepers | (tries < k_patient_tries ? 0 : k_starving);
+      if (seen == 0 ? try_lock(mine) : outlives_owner(seen, flags, mine, slice, is_there)) return true;
       if (deadline.passed()) return try_lock(mine);
+      slice = std::min<decltype(slice)>(2 * slice, k_slice);
     }
   }
 
   /// Sleeps for a slice, or until whom it has `seen` lets go. True if that one is dead and the mutex has
   /// passed on.
   template <class IsThere>
-  bool outlives_owner(std::uint32_t seen, std::uint32_t mine, std::chrono::nanoseconds slice,
-                      IsThere& is_there) {
-    if ((seen & k_sleepers) == 0 &&
-        !word_.compare_exchange_strong(seen, seen | k_sleepers, std::memory_order_relaxed))
+  bool outlives_owner(std::uint32_t seen, std::uint32_t flags, std::uint32_t mine,
+                      std::chrono::nanoseconds slice, IsThere& is_there) {
+    if ((seen & flags) != flags &&
+        !word_.compare_exchange_strong(seen, seen | flags, std::memory_order_relaxed))
       return false;
-    seen |= k_sleepers;
+    seen |= flags;
     sleep_on<Sharing::between_processes>(word_, seen, slice);
-    if (word_.load(std::memory_order_relaxed) != seen || seen == mine || is_there(seen & ~k_sleepers))
+    if (word_.load(std::memory_order_relaxed) != seen || owner_of(seen) == owner_of(mine) ||
+        is_there(owner_of(seen)))
       return false;
     // The dead come under no other number, so it is the same one still.
     if (!word_.compare_exchange_strong(seen, mine, std::memory_order_acquire, std::memory_order_relaxed))

@@ -302,7 +302,7 @@ class Segment {
   }
 
   /// A number for the mutex, and the lock on its byte that says that its owner is there. Numbers come again
-  /// after two thousand millions, or if the header is damaged: those of the living are passed over.
+  /// after a thousand millions, or if the header is damaged: those of the living are passed over.
   void take_number() {
     for (int i = 0; i < 1000; ++i) {
       owner_ = header().owners.fetch_add(1, std::memory_order_relaxed) % RobustMutex::k_most_owners + 1;

@@ -44,6 +44,13 @@ struct Found {
   char error[400] = {};
 
   std::string text() const { return error; }
+  /// What it says, and whom it names.
+  void keep(const Error& thrown) {
+    if (const auto* failed = dynamic_cast<const PeerFailed*>(&thrown)) blamed = failed->replica();
+    if (const auto* late = dynamic_cast<const TimeoutError*>(&thrown); late && !late->missing().empty())
+      missing = late->missing().front().replica;
+    std::strncpy(error, thrown.what(), sizeof(error) - 1);
+  }
 };
 
 /// Says how long a step took, when it ends.
@@ -112,14 +119,8 @@ int train(const Plan& plan, int place, Found& found, F&& loop) {
     }
     note();
     return 0;
-  } catch (const PeerFailed& error) {
-    found.blamed = error.replica();
-    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
-  } catch (const TimeoutError& error) {
-    if (!error.missing().empty()) found.missing = error.missing().front().replica;
-    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
   } catch (const Error& error) {
-    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
+    found.keep(error);
   }
   return 1;
 }

@@ -65,14 +65,8 @@ int run_replica(const SessionFolder& folder, int place, const VariableOptions& o
     trainer.run([&](auto& replica) { loop(replica, model, found); });
     found.global_step = trainer.global_step();
     return 0;
-  } catch (const PeerFailed& error) {
-    found.blamed = error.replica();
-    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
-  } catch (const TimeoutError& error) {
-    if (!error.missing().empty()) found.missing = error.missing().front().replica;
-    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
   } catch (const Error& error) {
-    std::strncpy(found.error, error.what(), sizeof(found.error) - 1);
+    found.keep(error);
   }
   return 1;
 }

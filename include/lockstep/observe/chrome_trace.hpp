@@ -115,14 +115,15 @@ class ChromeTrace {
     event.is_there.store(true, std::memory_order_release);  // pairs with `events`
   }
 
-  /// In order of their beginning.
+  /// In order of their beginning, and of their recording where they begin together.
   std::vector<const Event*> events(const Lane& lane) const {
     std::vector<const Event*> result;
     const std::size_t count = std::min(lane.taken.load(std::memory_order_relaxed), options_.capacity);
     for (std::size_t i = 0; i < count; ++i)
       if (lane.events[i].is_there.load(std::memory_order_acquire)) result.push_back(&lane.events[i]);
-    std::stable_sort(result.begin(), result.end(),
-                     [](const Event* a, const Event* b) { return a->span.begin < b->span.begin; });
+    std::sort(result.begin(), result.end(), [](const Event* a, const Event* b) {
+      return a->span.begin != b->span.begin ? a->span.begin < b->span.begin : std::less<>()(a, b);
+    });
     return result;
   }
 

@@ -7,6 +7,8 @@
 #include "parallel.hpp"
 #include <lockstep/transport/memory.hpp>
 
+#include <Eigen/Core>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -54,6 +56,16 @@ class Floors {
       });
     });
     rounds.add("accumulate", [this] { return accumulate_pass(); });
+  }
+  /// Adds "reading": the sum of two arrays, with nothing written.
+  void add_reading_to(Interleaved& rounds) {
+    rounds.add("reading", [this] {
+      return per_pass([this](Index begin, Index size) {
+        using Part = Eigen::Map<const Eigen::ArrayXf>;
+        volatile float sum = (Part(a_.data() + begin, size) + Part(b_.data() + begin, size)).sum();
+        static_cast<void>(sum);
+      });
+    });
   }
   double accumulate_pass(int passes = 4) {
     return per_pass(

@@ -39,7 +39,7 @@ class UpdateFunctor {
   static constexpr std::size_t slot_count = slot_count_v<R>;
 
   UpdateFunctor(const R& rule, const step_of_t<R>& step, T* values, const std::array<T*, slot_count>& slots,
-                const Sum& sum, T scale, Index start)
+                const Sum& sum, T scale, Index start, Index size)
       : rule_(rule),
         step_(step),
         values_(values + start),
@@ -48,6 +48,8 @@ class UpdateFunctor {
         scale_(scale),
         start_(start) {
     for (T*& slot : slots_) slot += start;
+    if constexpr (requires { sum_.arrays(); })
+      if (sum_.arrays() + static_cast<int>(slot_count) > 2 && size > k_page) ahead_ = k_near;
   }
 
   LOCKSTEP_ALWAYS_INLINE T operator()(Eigen::Index i) const {
@@ -57,11 +59,11 @@ class UpdateFunctor {
   LOCKSTEP_ALWAYS_INLINE Packet packetOp(Eigen::Index i) const {
     return run<Packet>(i, std::make_index_sequence<slot_count>());
   }
-  /// Brings all arrays nearer at a later position.
+  /// Brings the line of each array nearer that is needed some lines later.
   LOCKSTEP_ALWAYS_INLINE void fetch(Eigen::Index i) const {
-    fetch_for_writing(address_of(values_, i + k_ahead));
-    for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + k_ahead));
-    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + k_ahead);
+    fetch_for_writing(address_of(values_, i + ahead_));
+    for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + ahead_));
+    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + ahead_);
   }
   /// It is worth while, though the run is short.
   bool is_far() const {
@@ -70,7 +72,10 @@ class UpdateFunctor {
   }
 
  private:
-  static constexpr Index k_ahead = 2048 / sizeof(T);
+  /// Three arrays are fetched far ahead, into the next pages, which processors do not do by themselves; of
+  /// more arrays only the next lines, which by then have come into a cache but not into the nearest one.
+  /// Short runs, as those with a copy for undoing, fetch for the runs after them (docs/design/006).
+  static constexpr Index k_far = 2048 / sizeof(T), k_near = 128 / sizeof(T), k_page = 4096 / sizeof(T);
 
   template <class Packet, std::size_t... I>
   LOCKSTEP_ALWAYS_INLINE Packet run(Eigen::Index i, std::index_sequence<I...>) const {
@@ -92,6 +97,7 @@ class UpdateFunctor {
   Sum sum_;
   T scale_;
   Index start_;
+  Index ahead_ = k_far;
 };
 template <class T, class R, class Sum>
 inline constexpr bool is_streaming_functor<UpdateFunctor<T, R, Sum>> = true;
@@ -130,7 +136,7 @@ void assign_update(const R& rule, const step_of_t<R>& step, T* values,
   using Functor = UpdateFunctor<T, R, Sum>;
   using Flat = Eigen::Array<T, Eigen::Dynamic, 1>;
   Eigen::Map<Flat>(values + start, size) =
-      Flat::NullaryExpr(size, Functor(rule, step, values, slots, sum, scale, start));
+      Flat::NullaryExpr(size, Functor(rule, step, values, slots, sum, scale, start, size));
 }
 
 }  // namespace detail

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -33,6 +34,7 @@ class RowWriter {
     if (packs_) {
       for (Index i = 0; i < count; ++i) members_.insert(row_at(i));
       distinct_ = members_.number_members();
+      repeats_ = distinct_ < count;
     } else {
       to.mark_rows(id);
     }
@@ -40,20 +42,28 @@ class RowWriter {
   RowWriter(const RowWriter&) = delete;
   RowWriter& operator=(const RowWriter&) = delete;
   ~RowWriter() {
-    if (packs_) members_.give_back(distinct_);
+    if (repeats_) members_.give_back(distinct_);
   }
 
   Target operator()(Index row) {
     if (!packs_) return {data_ + row * width_, members_.insert(row)};
     const Index number = members_.number(row);
-    return {data_ + number * width_, members_.take(number)};
+    return {data_ + number * width_, !repeats_ || members_.take(number)};
+  }
+  /// Brings nearer what a later row is written to: packed rows come in another order than those of the call.
+  void fetch(Index row) const {
+    const G* to = data_ + (packs_ ? members_.number(row) : row) * width_;
+    for (Index i = 0; i < std::min(width_, 16 * k_line); i += k_line) fetch_for_writing(to + i);
   }
 
  private:
+  static constexpr Index k_line = k_alignment / sizeof(G);
+
   RowSet members_;
   G* data_;
   Index width_;
   bool packs_;
+  bool repeats_ = false;  // some rows of the call are equal
   Index distinct_ = 0;
 };
 

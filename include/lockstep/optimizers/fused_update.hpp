@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/row_merge.hpp>
 #include <lockstep/optimizers/rule.hpp>
 
 #include <Eigen/Core>
@@ -152,7 +153,77 @@ void update_elements(const R& rule, const step_of_t<R>& step, T* values,
   });
 }
 
-/// The same with a gradient of zero.
+namespace detail {
+
+/// The scaled sum of a row that one contribution has: nothing but the row is read from memory.
+template <class T, class G>
+struct SingleRow {
+  const G* source;
+  T coefficient, scale;
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
+    using P = Pack<T, Packet>;
+    return P(coefficient) * load_as<T, Packet>(source + i) * P(scale);
+  }
+};
+
+/// The same of any row.
+template <class T, class G>
+struct SharedRow {
+  const MergedRow<T, G>& row;
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
+    using P = Pack<T, Packet>;
+    int k = 0;
+    P sum = row.wide ? P::load(row.wide + i) : weighted<Packet>(k++, i);
+    for (; k < row.count; ++k) sum += weighted<Packet>(k, i);
+    return sum * P(row.scale);
+  }
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> weighted(int k, Index i) const {
+    return Pack<T, Packet>(row.coefficients[k]) * load_as<T, Packet>(row.sources[k] + i);
+  }
+};
+
+template <class T, class Packet, class R, class Sum, std::size_t... I>
+LOCKSTEP_ALWAYS_INLINE void update_pack(const R& rule, const step_of_t<R>& step, T* values,
+                                        const std::array<T*, slot_count_v<R>>& slots, const Sum& sum,
+                                        Index at, Index i, std::index_sequence<I...>) {
+  using P = Pack<T, Packet>;
+  P w = P::load(values + at + i);
+  [[maybe_unused]] std::array<P, slot_count_v<R>> slot{P::load(slots[I] + at + i)...};
+  rule.update(step, w, sum.template at<Packet>(i), slot[I]...);
+  w.store(values + at + i);
+  (slot[I].store(slots[I] + at + i), ...);
+}
+
+}  // namespace detail
+
+/// Applies `rule` to the rows of a merge. All of them in one loop: a call for each row would pass its
+/// arguments through memory, and wait there until all rows before are written.
+template <class T, class G, class R>
+void update_rows(const R& rule, const step_of_t<R>& step, T* values,
+                 const std::array<T*, slot_count_v<R>>& slots, RowMerge<T, G>& rows) {
+  using Packet = detail::BestPacket<T>;
+  constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
+  constexpr auto each_slot = std::make_index_sequence<slot_count_v<R>>();
+  const detail::HeldRule<R> held = rule;
+  const step_of_t<R> held_step = step;
+  const auto update = [&](const MergedRow<T, G>& row, const auto& sum) {
+    auto [i, end] = rows.inside(row);
+    for (; i + lanes <= end; i += lanes)
+      detail::update_pack<T, Packet>(held, held_step, values, slots, sum, row.begin, i, each_slot);
+    for (; i < end; ++i)
+      detail::update_pack<T, T>(held, held_step, values, slots, sum, row.begin, i, each_slot);
+  };
+  for (; const MergedRow<T, G>* row = rows.row(); rows.next())
+    if (row->count == 1 && !row->wide)
+      update(*row, detail::SingleRow<T, G>{row->sources[0], row->coefficients[0], row->scale});
+    else
+      update(*row, detail::SharedRow<T, G>{*row});
+}
+
+/// `update_elements` with a gradient of zero.
 template <class T, class R>
 void update_elements_by_zero(const R& rule, const step_of_t<R>& step, T* values,
                              const std::array<T*, slot_count_v<R>>& slots, Index start, Index size) {

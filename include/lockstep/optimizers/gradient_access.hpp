@@ -89,6 +89,7 @@ class GradientAccess {
     }
     detail::RowWriter<G> writer(derived().staging(), handle.id, count, row_at);
     const auto write = [&](Index i, const auto& source) {
+      if (i + k_rows_ahead < count) writer.fetch(row_at(i + k_rows_ahead));
       const auto [data, is_first] = writer(row_at(i));
       Eigen::Map<Eigen::Array<G, 1, Eigen::Dynamic>> target(data, width);
       if (is_first)
@@ -138,6 +139,8 @@ class GradientAccess {
   /// @endcond
 
  private:
+  static constexpr Index k_rows_ahead = 16;  // of a call, that are fetched
+
   Derived& derived() { return static_cast<Derived&>(*this); }
   const Derived& derived() const { return static_cast<const Derived&>(*this); }
 

@@ -388,7 +388,10 @@ class Updater {
       if (!groups_.is_trainable(id)) return;
       const Rule& rule = groups_.rule_of(id);
       const Step& step = steps_[groups_.group_of(id)];
-      for (runs.start(id, from, to); runs.next();)
+      runs.start(id, from, to);
+      if (runs.is_by_rows() && !detail::UpdatesAbsent<Rule, T> && !updates_all_rows(rule))
+        return update_rows(rule, step, values_, slots_, runs.rows());
+      while (runs.next())
         if (runs.has_gradient())
           update_elements(rule, step, values_, slots_, runs.sources(), runs.begin(), runs.size());
         else if (runs.in_present_variable() && updates_all_rows(rule))

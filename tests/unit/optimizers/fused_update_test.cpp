@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "support/catch.hpp"
 #include "unit/gradients/pile.hpp"
+#include <lockstep/gradients/row_writer.hpp>
+#include <lockstep/gradients/runs.hpp>
 #include <lockstep/optimizers/adam.hpp>
 #include <lockstep/optimizers/fused_update.hpp>
 
+#include <algorithm>
 #include <array>
+#include <memory>
 #include <vector>
 
 using namespace lockstep;
@@ -58,6 +62,73 @@ TEMPLATE_TEST_CASE("update_elements: a range has the bits of its elements one by
         if (!same_bits(at_once.arrays[array][i], one_by_one.arrays[array][i])) ++wrong;
       CHECK(wrong == 0);
       CHECK(at_once.arrays[array][count] == T(77));
+    }
+  }
+}
+
+namespace {
+
+/// Rows in no order, some of them twice, as a replica sets them.
+template <class T>
+void set_some_rows(Contribution<T>& to, Numbers& numbers) {
+  const VariableInfo& info = to.layout()[0];
+  std::vector<Index> rows;
+  for (Index i = numbers.below(info.rows()); i > 0; --i) rows.push_back(numbers.below(info.rows()));
+  detail::RowWriter<T> writer(to, 0, static_cast<Index>(rows.size()),
+                              [&](Index i) { return rows[static_cast<std::size_t>(i)]; });
+  for (const Index row : rows) {
+    writer.fetch(row);
+    const auto [data, is_first] = writer(row);
+    for (Index j = 0; j < info.row_size(); ++j)
+      data[j] = static_cast<T>(numbers.real()) + (is_first ? T(0) : data[j]);
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("update_rows: the same bits as one update for each row", "[optimizers]", float, double) {
+  using T = TestType;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Numbers numbers(seed);
+    const Index width = std::array<Index, 5>{1, 3, 16, 33, 70}[static_cast<std::size_t>(seed % 5)];
+    const int count = static_cast<int>(1 + numbers.below(4));
+    const Layout layout = layout_of<T>({{1 + numbers.below(200), width}});
+    const RowLayout row_layout(layout);
+    std::vector<std::unique_ptr<Owned<T>>> gradients;
+    Contributors<T, T> from;
+    for (int k = 0; k < count; ++k) {
+      gradients.push_back(std::make_unique<Owned<T>>(layout, row_layout, numbers.chance(70)));
+      Contribution<T>& gradient = **gradients.back();
+      if (numbers.chance(15))
+        fill_dense(gradient, 0, numbers);
+      else
+        set_some_rows(gradient, numbers);
+      from.add(gradient, numbers.chance(30) ? 0.7 : 1, 1 + k);
+    }
+    from.scale = from.factor = 1.0 / 3;
+    from.by_present = numbers.chance(30);
+    for (const Index cut : {Index{16}, layout.size()}) {
+      State<T> by_rows(layout.size()), by_runs(layout.size());
+      std::vector<T*> written;
+      for (auto& array : by_rows.arrays) written.push_back(array.data());
+      Runs<T, T> runs(layout, from), rows(layout, from, written);
+      const Adam rule;
+      for (Index begin = 0; begin < layout.size(); begin += cut) {
+        const Index end = std::min(begin + cut, layout.size());
+        for (runs.start(0, begin, end); runs.next();)
+          if (runs.has_gradient()) by_runs.update(runs.sources(), runs.begin(), runs.size());
+        rows.start(0, begin, end);
+        if (!rows.is_by_rows()) continue;
+        update_rows(rule, prepare_step(rule, StepInfo{}), by_rows.arrays[0].data(),
+                    std::array<T*, 2>{by_rows.arrays[1].data(), by_rows.arrays[2].data()}, rows.rows());
+      }
+      if (!rows.is_by_rows()) continue;
+      INFO("seed " << seed << ", rows of " << width << ", cut " << cut);
+      std::size_t wrong = 0;
+      for (std::size_t array = 0; array < 3; ++array)
+        for (std::size_t i = 0; i < by_runs.arrays[array].size(); ++i)
+          if (!same_bits(by_rows.arrays[array][i], by_runs.arrays[array][i])) ++wrong;
+      CHECK(wrong == 0);
     }
   }
 }

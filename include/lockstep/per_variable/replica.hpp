@@ -64,6 +64,8 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         pushed_(std::move(other.pushed_)),
         line_(std::move(other.line_)),
         needs_(other.needs_),
+        scale_(other.scale_),
+        batches_(other.batches_),
         computed_at_(other.computed_at_),
         step_(other.step_),
         updates_(other.updates_),
@@ -127,7 +129,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     detail::expect_options(options, "resume");
     if (needs_ == Need::nothing)
       detail::throw_error<UsageError>("resume: replica ", place_, " does not wait for a token");
-    return wait_for_token(options);
+    return go_on(options);
   }
 
   /// No more data. What its gradients have reached stays there. All views end.
@@ -155,8 +157,8 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   Reduction reduction() const { return engine().options().reduction; }
 
  private:
-  /// What a step that has given its gradients still needs.
-  enum class Need { nothing, token, values };
+  /// What a step still needs. One that has begun to push and timed out has not.
+  enum class Need { nothing, push, token, values };
 
   Engine& engine() const {
     if (!engine_) detail::throw_error<UsageError>("replica ", place_, " has left");
@@ -170,13 +172,33 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
 
   StepResult contribute(double scale, std::int64_t batches, const ApplyOptions& options) {
     detail::expect_options(options);
-    Contribution<T>& staged = staging();
-    computed_at_ = local_step();
-    pushed_ = push(staged, static_cast<T>(scale), batches);
-    staged.clear();
-    sequence_ += batches;
-    needs_ = Need::token;
+    (void)staging();
+    scale_ = static_cast<T>(scale);
+    batches_ = batches;
+    needs_ = Need::push;
+    return go_on(options);
+  }
+
+  StepResult go_on(const ApplyOptions& options) {
+    if (needs_ == Need::push) hand_over();
     return wait_for_token(options);
+  }
+
+  /// Gives the gradients, unless the session cannot be entered: then they still are to be given.
+  void hand_over() {
+    Contribution<T>& staged = staged_->get();
+    try {
+      computed_at_ = local_step();
+      pushed_ = push(staged, scale_, batches_);
+    } catch (const TimeoutError&) {
+      throw;
+    } catch (...) {
+      needs_ = Need::nothing;
+      throw;
+    }
+    staged.clear();
+    sequence_ += batches_;
+    needs_ = Need::token;
   }
 
   std::vector<Pushed> push(Contribution<T>& staged, T scale, std::int64_t batches) {
@@ -242,6 +264,8 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   std::vector<Pushed> pushed_;  // by variable number, in the last step
   std::optional<typename Engine::Waiter> line_;  // its place in the line for tokens
   Need needs_ = Need::nothing;
+  T scale_ = 1;               // of the gradients that are handed over
+  std::int64_t batches_ = 1;  // that they were computed from
   std::int64_t computed_at_ = 0;
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;

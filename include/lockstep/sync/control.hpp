@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <type_traits>
 #include <vector>
 
@@ -207,6 +208,13 @@ struct alignas(k_alignment) Board {
   }
 };
 
+/// What one participant alone does for the round.
+enum class Task : std::uint8_t {
+  none,
+  plan,   ///< it is the planner, and the update is not open yet
+  commit  ///< it is the committer, and the hook has been called
+};
+
 /// What one participant needs of its own to take part in updates; kept so that no step allocates.
 template <class T, class G>
 struct Worker {
@@ -217,7 +225,13 @@ struct Worker {
     sources.coefficient.reserve(k_max_sources);
     sources.total.reserve(k_max_sources);
   }
+  /// Whether a task is its own, as `owner` in the control says as well. One that it could not end because
+  /// somebody had stopped inside the session stays so: nobody else may take it while this one lives.
+  bool has(Task which, std::int32_t owner) const { return task == which && owner == place; }
+
   int place;
+  Task task = Task::none;
+  std::exception_ptr failure;  // of the hook that was called last, until it is thrown
   std::vector<const Contribution<G>*> contributions;
   Contributors<T, G> sources;
   // The round or stage it is at, as read inside the exclusion.

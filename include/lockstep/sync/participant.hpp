@@ -8,6 +8,7 @@
 #include <lockstep/observe/observer.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/sync/engine.hpp>
+#include <lockstep/transport/fault_point.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -86,10 +87,11 @@ class Participant {
           protocol::Round& round = control.round;
           // A plan that was taken becomes an update without another look at the holds.
           const bool may_hold = reads_snapshot() && control.is_quiet();
-          is_done = (!reads_snapshot() || may_hold) && done(control) && (!may_hold || round.hold(index()));
+          is_done = (!reads_snapshot() || may_hold) && done(control) && (!may_hold || take_hold(round));
           const Driver driver = engine_->options().driver;
           const bool busy = control.is_busy(driver);
-          helps = busy && control.committer == k_unclaimed;  // nobody can help with a hook
+          // Nobody can help with a hook; this one may have called it, and then could not go on.
+          helps = busy && (control.committer == k_unclaimed || worker_.has(Task::commit, control.committer));
           if (!busy) ending = round.ending;
           culprit = round.culprit;
           if (is_done) take_note(control);
@@ -148,8 +150,8 @@ class Participant {
   bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
 
   /// Takes the variables as they are, once no update is being written.
-  void observe(const ApplyOptions& options) {
-    (void)wait(
+  StepResult observe(const ApplyOptions& options) {
+    return wait(
         options, std::nullopt, [] { return false; },
         [](const Control& control) { return control.round.phase != protocol::Phase::applying; });
   }
@@ -197,6 +199,11 @@ class Participant {
     return options.replicas_to_aggregate < options.replicas() ||
            options.init_tokens > options.replicas_to_aggregate - options.replicas();
   }
+  /// Inside exclusion: keeps the variables still. A hold that could not be ended before is its own still.
+  bool take_hold(protocol::Round& round) {
+    if (!holds_) holds_ = round.hold(index());
+    return holds_;
+  }
   /// Copies the variables while a hold keeps them still.
   void take_snapshot() {
     const auto size = static_cast<std::size_t>(engine_->updater().layout().size());
@@ -204,7 +211,11 @@ class Participant {
     snapshot_.resize(size);
     std::copy_n(engine_->updater().values(), size, snapshot_.data());
     copying.end();
-    engine_->session().exclusive([&](Control& control) { control.round.release(index()); });
+    fault_point("snapshot: copied");
+    engine_->session().exclusive([&](Control& control) {
+      control.round.release(index());
+      holds_ = false;
+    });
     engine_->announce();
     if (cooperates()) engine_->crew().advance(worker_);
   }
@@ -215,6 +226,7 @@ class Participant {
   decltype(std::declval<typename Engine::Session&>().lease(0)) lease_;
   typename Engine::WorkerType worker_;
   std::vector<T> snapshot_;
+  bool holds_ = false;
   std::int64_t label_step_ = 0;
   std::int64_t label_generation_ = 0;
   std::int64_t step_ = 0;

@@ -5,10 +5,10 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
-#include <lockstep/gradients/finite.hpp>
 #include <lockstep/gradients/merge.hpp>
 #include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
+#include <lockstep/sync/offer.hpp>
 #include <lockstep/sync/participant.hpp>
 #include <lockstep/transport/fault_point.hpp>
 
@@ -40,6 +40,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   using Engine = detail::RoundEngine<R, Net, T, G, O>;
   using Participant = detail::Participant<Engine>;
   using Control = detail::Control;
+  using Pending = detail::Pending;
 
  public:
   /// Used by `SyncReplicas::join`.
@@ -132,25 +133,32 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   /// Waits on after a TimeoutError or Cancelled.
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
-    if (!pending_)
-      detail::throw_error<UsageError>(engine().title(), "resume: replica ", index(),
-                                      " has no pending contribution");
-    return me().observed([&] { return wait_for_outcome(options, std::nullopt); });
+    expect_pending("resume");
+    return me().observed([&] {
+      switch (pending_) {
+        case Pending::offer: {
+          auto pushing = me().pushes();
+          return offer(options, pushing);
+        }
+        case Pending::refusal:
+          return wait_after_refusal(options);
+        default:
+          return wait_for_outcome(options, std::nullopt);
+      }
+    });
   }
   /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
   /// `resume()` then.
   bool withdraw() {
-    if (!pending_)
-      detail::throw_error<UsageError>(engine().title(), "withdraw: replica ", index(),
-                                      " has no pending contribution");
-    const bool taken = engine().session().exclusive([&](Control& control) {
+    expect_pending("withdraw");
+    const bool taken = pending_ != Pending::outcome || engine().session().exclusive([&](Control& control) {
       if (control.round.id != round_ || !control.round.withdraw(index())) return false;
       find_free_slot(control);
       sequence_ = control.round.places[static_cast<std::size_t>(index())].sequence;
       return true;
     });
     if (!taken) return false;
-    pending_ = false;
+    pending_ = Pending::nothing;
     staging_slot().clear();
     me().computes();
     return true;
@@ -203,8 +211,13 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   }
   Contribution<G>& staging_slot() { return engine().contribution(index(), staged_); }
 
+  void expect_pending(const char* call) {
+    if (pending_ == Pending::nothing)
+      detail::throw_error<UsageError>(engine().title(), call, ": replica ", index(),
+                                      " has no pending contribution");
+  }
   void expect_free(const char* call) {
-    if (pending_)
+    if (pending_ != Pending::nothing)
       detail::throw_error<UsageError>(
           call, ": the contribution of replica ", index(),
           " is still pending after a timeout or a cancellation; call resume() or withdraw() first");
@@ -214,7 +227,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
     leaving.stops_computing();
     Engine& engine = leaving.engine();
     engine.session().exclusive([&](Control& control) {
-      if (pending_ && control.round.id == round_) control.round.withdraw(place_);
+      if (pending_ == Pending::outcome && control.round.id == round_) control.round.withdraw(place_);
       control.round.leave(place_);
     });
     engine.announce();
@@ -224,43 +237,38 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
 
   StepResult contribute(const ApplyOptions& options, std::int64_t batches) {
     auto pushing = me().pushes();
-    Contribution<G>& staged = staging_slot();
-    staged.header().merged = 1;  // however many micro-batches are in it
-    const SyncOptions& settings = engine().options();
-    const NonFinite policy = engine().non_finite();
-    const bool finite = policy == NonFinite::propagate || all_finite(staged);
-    const bool poisons = !finite && policy == NonFinite::skip_update;
-    if (finite && settings.clip_contribution_norm > 0) {
-      const FloatEnvironment same_everywhere;
-      ContributionHeader& header = staged.header();
-      const double mean =
-          header.unit / header.total;  // times the data: the gradient that this contribution stands for
-      header.unit *= clip_factor(squared_norm(staged) * mean * mean, settings.clip_contribution_norm);
-    }
-    const auto slot = finite ? static_cast<std::int8_t>(staged_) : protocol::k_unpublished;
+    offer_ = detail::prepare_offer(staging_slot(), engine().non_finite(),
+                                   engine().options().clip_contribution_norm);
+    offer_.batches = batches;
+    offer_.flush = options.flush;
+    pending_ = Pending::offer;
+    return offer(options, pushing);
+  }
 
-    std::int64_t merged_in = -1;  // round whose published contribution has been merged into the staged one
+  /// Offers what is staged to the open round: for the first time, or because the session could not be
+  /// entered.
+  template <class Timer>
+  StepResult offer(const ApplyOptions& options, Timer& pushing) {
+    const auto slot = offer_.is_finite ? static_cast<std::int8_t>(staged_) : protocol::k_unpublished;
     for (;;) {
       bool must_merge = false, plans = false, open = false, waits = false, calls_chief = false;
-      auto verdict = protocol::Verdict::accepted;
+      std::int64_t open_round = 0;
       const std::uint32_t seen = engine().progress().seen();
       engine().session().exclusive([&](Control& control) {
         protocol::Round& round = control.round;
         protocol::Place& place = round.places[static_cast<std::size_t>(index())];
-        must_merge = finite && place.published != protocol::k_unpublished && place.published != staged_ &&
-                     merged_in != round.id && round.has_quota(index());
-        if (must_merge) {
-          merged_in = round.id;
-          return;
-        }
+        must_merge = offer_.is_finite && place.published != protocol::k_unpublished &&
+                     place.published != staged_ && offer_.merged_in != round.id && round.has_quota(index());
+        open_round = round.id;
+        if (must_merge) return;
         round.label(index(), me().label_step(), me().label_generation());
         // What was merged for a round that has ended is in that round already, and cannot be taken apart.
-        const bool is_in = merged_in >= 0 && merged_in != round.id;
-        verdict = is_in ? round.refuse(index()) : round.contribute(index(), slot, poisons, batches);
-        round_ = round.id;
+        const bool is_in = offer_.merged_in >= 0 && offer_.merged_in != round.id;
+        verdict_ =
+            is_in ? round.refuse(index()) : round.contribute(index(), slot, offer_.poisons, offer_.batches);
         sequence_ = place.sequence;
-        if (verdict != protocol::Verdict::accepted) return;
-        if (options.flush) control.flush = true;
+        if (verdict_ != protocol::Verdict::accepted) return;
+        if (offer_.flush) control.flush = true;
         plans = me().cooperates() && round.phase == protocol::Phase::closed &&
                 engine().crew().take_plan(control, me().worker());
         calls_chief = !me().cooperates() && round.phase == protocol::Phase::closed;
@@ -269,53 +277,52 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
       });
       if (must_merge) {
         const FloatEnvironment same_everywhere;
-        Contribution<G>& earlier = engine().contribution(index(), 1 - staged_);
-        merger_(earlier, staged);
+        merger_(engine().contribution(index(), 1 - staged_), staging_slot());
+        offer_.merged_in = open_round;
         continue;
       }
       pushing.end();
+      round_ = open_round;
       computed_at_ = me().step();
-      if (verdict != protocol::Verdict::accepted) {
-        staged.clear();
-        return refused(verdict, options);
+      if (verdict_ != protocol::Verdict::accepted) {
+        staging_slot().clear();
+        pending_ = Pending::refusal;
+        return wait_after_refusal(options);
       }
-      if (finite) staged_ = 1 - staged_;
-      skipped_ = !finite;
+      if (offer_.is_finite) staged_ = 1 - staged_;
+      pending_ = open ? Pending::nothing : Pending::outcome;
       if (plans) engine().crew().carry_out(me().worker());
       if (calls_chief) engine().announce();
-      if (open) return round_is_open();
-      pending_ = true;
-      return wait_for_outcome(options, waits ? std::optional(seen) : std::nullopt);
+      return open ? round_is_open() : wait_for_outcome(options, waits ? std::optional(seen) : std::nullopt);
     }
   }
 
   /// The round waits for another contribution of this replica: the variables are as they were.
   StepResult round_is_open() {
     staging_slot().clear();
-    return {.status = skipped_ ? Status::skipped : Status::accepted,
+    return {.status = offer_.is_finite ? Status::accepted : Status::skipped,
             .global_step = me().step(),
             .round_open = true,
             .computed_at = computed_at_};
   }
 
-  StepResult refused(protocol::Verdict verdict, const ApplyOptions& options) {
-    StepResult result{.status = verdict == protocol::Verdict::stale            ? Status::stale
-                                : verdict == protocol::Verdict::old_generation ? Status::old_generation
-                                                                               : Status::not_needed,
-                      .computed_at = computed_at_};
-    // A stale replica catches up at once; one that the round does not need waits for the update, or until it
-    // is needed after all because another one has left.
-    if (verdict == protocol::Verdict::not_needed) {
-      const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) > round_; };
-      const StepResult after = me().wait(options, std::nullopt, committed, [&](const Control& control) {
+  /// A stale replica catches up at once; one that the round does not need waits for the update, or until it
+  /// is needed after all because another one has left.
+  StepResult wait_after_refusal(const ApplyOptions& options) {
+    const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) > round_; };
+    const StepResult after = in_doubt([&] {
+      if (verdict_ != protocol::Verdict::not_needed) return me().observe(options);
+      return me().wait(options, std::nullopt, committed, [&](const Control& control) {
         return control.round.id != round_ || control.round.has_quota(index());
       });
-      if (after.status == Status::stopped) return after;
-    } else {
-      me().observe(options);
-    }
-    result.global_step = me().step();
-    return result;
+    });
+    pending_ = Pending::nothing;
+    if (verdict_ == protocol::Verdict::not_needed && after.status == Status::stopped) return after;
+    return {.status = verdict_ == protocol::Verdict::stale            ? Status::stale
+                      : verdict_ == protocol::Verdict::old_generation ? Status::old_generation
+                                                                      : Status::not_needed,
+            .global_step = me().step(),
+            .computed_at = computed_at_};
   }
 
   /// Waits until the contribution's round has ended, or wants more of this replica.
@@ -328,25 +335,27 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
       packed = board.outcome(round_);
       return true;
     };
-    const StepResult ended = wait_in_doubt(options, seen, committed, [&](Control& control) {
-      if (control.round.id != round_) {
-        packed = control.outcome(round_);
-        return true;
-      }
-      open = control.round.has_quota(index()) || control.round.take_token(index());
-      return open;
+    const StepResult ended = in_doubt([&] {
+      return me().wait(options, seen, committed, [&](Control& control) {
+        if (control.round.id != round_) {
+          packed = control.outcome(round_);
+          return true;
+        }
+        open = control.round.has_quota(index()) || control.round.take_token(index());
+        return open;
+      });
     });
-    pending_ = false;
+    pending_ = Pending::nothing;
     if (ended.status == Status::stopped) return ended;
     if (open) return round_is_open();
     staged_ = 0;
     engine().contribution(index(), 0).clear();
     engine().contribution(index(), 1).clear();
     const auto outcome = detail::Outcome::unpacked(packed, round_);
-    return {.status = outcome.restored              ? Status::old_generation
-                      : skipped_ || outcome.skipped ? Status::skipped
-                      : outcome.applied             ? Status::accepted
-                                                    : Status::accumulated,
+    return {.status = outcome.restored                       ? Status::old_generation
+                      : !offer_.is_finite || outcome.skipped ? Status::skipped
+                      : outcome.applied                      ? Status::accepted
+                                                             : Status::accumulated,
             .global_step = me().step(),
             .contributions = outcome.contributions,
             .computed_at = computed_at_,
@@ -355,13 +364,12 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
 
   /// Waits with a contribution that is not settled: after a timeout or a cancellation it stands, after a
   /// failure it is gone.
-  template <class Committed, class Look>
-  StepResult wait_in_doubt(const ApplyOptions& options, std::optional<std::uint32_t> seen,
-                           const Committed& committed, const Look& look) {
+  template <class Wait>
+  StepResult in_doubt(Wait&& wait) {
     try {
-      return me().wait(options, seen, committed, look);
+      return wait();
     } catch (const PeerFailed&) {
-      pending_ = false;
+      pending_ = Pending::nothing;
       staging_slot().clear();
       throw;
     }
@@ -394,9 +402,10 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   detail::Merger<T, G> merger_;
   int place_;
   int unwinding_;
-  int staged_ = 0;        // slot that the next contribution is written to
-  bool pending_ = false;  // a published contribution whose outcome is not known yet
-  bool skipped_ = false;
+  int staged_ = 0;       // slot that the next contribution is written to
+  detail::Offer offer_;  // the last one
+  Pending pending_ = Pending::nothing;
+  protocol::Verdict verdict_ = protocol::Verdict::accepted;
   std::int64_t round_ = 0;
   std::int64_t computed_at_ = 0;
   std::int64_t sequence_ = 0;

@@ -117,29 +117,38 @@ class TrainerState {
     session_.wake(progress(), INT_MAX);
   }
 
-  /// Marks the trainer as failed because of `place`, or of somebody who is no replica; everybody is told.
-  void fail(int place, const std::string& reason) {
-    const std::string note =
-        place == protocol::k_nobody ? text(visitor_title(), " failed: ", reason) : reason;
-    session_.exclusive([&](Control& control) {
-      session_.leave_note(note);
-      if (place == protocol::k_nobody)
-        control.round.end(protocol::Ending::failed, place);
-      else
-        control.round.fail(place);
-    });
-    announce();
+  /// Marks the trainer as failed because of `place`, or of somebody who is no replica; everybody is told. If
+  /// the session cannot be entered, they learn it when the lease of `place` ends.
+  /// @param also `also(control)` belongs to it.
+  template <class Also = void (*)(Control&)>
+  void fail(
+      int place, const std::string& reason, Also&& also = [](Control&) {}) noexcept {
+    try {
+      const std::string note =
+          place == protocol::k_nobody ? text(visitor_title(), " failed: ", reason) : reason;
+      session_.exclusive([&](Control& control) {
+        session_.leave_note(note);
+        if (place == protocol::k_nobody)
+          control.round.end(protocol::Ending::failed, place);
+        else
+          control.round.fail(place);
+        also(control);
+      });
+      announce();
+    } catch (...) {  // what has failed is what the caller has to hear of
+    }
   }
-  /// Calls what may run user code (schedules, hooks): if it throws, the trainer has failed.
-  template <class F>
-  void guarded(int place, F&& f) {
+  /// Calls what runs user code (schedules, hooks): if it throws, the trainer has failed, and `also(control)`.
+  template <class F, class Also = void (*)(Control&)>
+  void guarded(
+      int place, F&& f, Also&& also = [](Control&) {}) {
     try {
       f();
     } catch (const std::exception& error) {
-      fail(place, error.what());
+      fail(place, error.what(), also);
       throw;
     } catch (...) {
-      fail(place, "an exception that is no std::exception");
+      fail(place, "an exception that is no std::exception", also);
       throw;
     }
   }

@@ -36,10 +36,13 @@ class UpdateCrew {
 
   explicit UpdateCrew(State& state) : state_(state) {}
 
-  /// Inside exclusion: takes the closed round to plan it, if nobody has. Then `carry_out(me)` must follow.
+  /// Inside exclusion: takes the closed round to plan it, if nobody has, or `me` has and could not go on.
+  /// Then `carry_out(me)` must follow.
   bool take_plan(Control& control, Worker& me) {
-    if (!control.wants_plan(state_.options().driver) || control.round.readers > 0) return false;
+    const bool is_free = control.wants_plan(state_.options().driver) && control.round.readers == 0;
+    if (!is_free && !me.has(Task::plan, control.planner)) return false;
     control.planner = me.place;
+    me.task = Task::plan;
     me.state = control.updater;
     me.flush = control.flush;
     collect(control, me.contributions);
@@ -49,30 +52,35 @@ class UpdateCrew {
 
   /// Plans the round that `take_plan` took, opens its update, does items of it, and commits it if it sees the
   /// end.
-  /// @throws what a schedule or hook throws; the trainer then has failed.
+  /// @throws what a schedule or hook throws; the trainer then has failed. TimeoutError if the session cannot
+  /// be entered: what `me` has begun is its own still, and `advance` carries it on.
   void carry_out(Worker& me) {
-    state_.guarded(me.place, [&] { plan_and_work(me); });
+    if (me.skips)
+      skip_round(me);
+    else
+      plan_and_work(me);
   }
 
   /// Carries the round forward as far as this participant can: plans a closed round, does items of an open
   /// update, commits a finished one. Returns when there is nothing left to do for it.
   /// @param only_round does nothing for another round than this one, if given.
-  /// @throws what a schedule or hook throws; the trainer then has failed.
+  /// @throws as `carry_out`.
   void advance(Worker& me, std::optional<std::int64_t> only_round = {}) {
-    state_.guarded(me.place, [&] {
-      for (;;) {
-        bool plans = false, works = false;
-        state_.session().exclusive([&](Control& control) {
-          if (only_round && *only_round != control.round.id) return;
-          plans = take_plan(control, me);
-          works = !plans && join_update(control, me);
-        });
-        if (plans)
-          plan_and_work(me);
-        else if (!works || !work(me))
-          return;
-      }
-    });
+    for (;;) {
+      bool ends = false, plans = false, works = false;
+      state_.session().exclusive([&](Control& control) {
+        if (only_round && *only_round != control.round.id) return;
+        ends = me.has(Task::commit, control.committer);
+        plans = !ends && take_plan(control, me);
+        works = !ends && !plans && join_update(control, me);
+      });
+      if (ends)
+        end_update(me);
+      else if (plans)
+        carry_out(me);
+      else if (!works || !work(me))
+        return;
+    }
   }
 
   /// The calling thread is in a hook after an update: the variables are still.
@@ -81,32 +89,34 @@ class UpdateCrew {
   }
 
  private:
+  /// The round changes nothing.
+  void skip_round(Worker& me) {
+    [[maybe_unused]] const auto committing = state_.span(me.place, Activity::commit, 1);
+    fault_point("skip: begun");
+    state_.session().exclusive(
+        [&](Control& control) {
+          control.round.start_update();
+          finish_round(control, control.round.count, false, true);
+          me.task = Task::none;
+        },
+        published());
+    state_.announce();
+  }
+
   void plan_and_work(Worker& me) {
-    if (me.skips) {
-      [[maybe_unused]] const auto committing = state_.span(me.place, Activity::commit, 1);
-      state_.session().exclusive(
-          [&](Control& control) {
-            control.round.start_update();
-            finish_round(control, control.round.count, false, true);
-          },
-          published());
-      state_.announce();
-      return;
-    }
     // Schedules are user code, so they run outside the exclusion, once.
-    try {
-      me.plan = state_.updater().plan(me.state, me.contributions, state_.options().reduction,
-                                      state_.options().absent, me.flush);
-      if (me.plan.applies) state_.updater().prepare(me.state, me.plan);
-    } catch (...) {
-      state_.session().exclusive([&](Control& control) {
-        control.planner = k_unclaimed;
-        control.unplannable = true;
-        // Whoever is killed before it says why has ended training all the same.
-        if constexpr (State::k_survives_kill) control.round.end(protocol::Ending::failed, me.place);
-      });
-      throw;
-    }
+    state_.guarded(
+        me.place,
+        [&] {
+          me.plan = state_.updater().plan(me.state, me.contributions, state_.options().reduction,
+                                          state_.options().absent, me.flush);
+          if (me.plan.applies) state_.updater().prepare(me.state, me.plan);
+        },
+        [&](Control& control) {
+          control.planner = k_unclaimed;
+          control.unplannable = true;
+          me.task = Task::none;
+        });
     fault_point("plan: made");
     me.measures = me.plan.applies && state_.options().clip_norm > 0;
     me.factor = 1;
@@ -126,6 +136,7 @@ class UpdateCrew {
     control.measures = me.measures;
     me.stage = ++control.stage;
     control.round.start_update();
+    me.task = Task::none;
   }
 
   /// For a single replica: the plan keeps everybody else away already, so no item needs a claim, and the
@@ -291,23 +302,34 @@ class UpdateCrew {
     fault_point("commit: not announced");
     if (!mine) return true;
     committing.add(1);
-    if (call_hook) {
-      std::exception_ptr failure;
-      hook_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-      try {
-        state_.options().hooks.after_update(info);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      hook_thread_.store({}, std::memory_order_relaxed);
-      state_.session().exclusive(
-          [&](Control& control) { finish_round(control, info.contributions, true, false); }, published());
+    if (!call_hook) {
       state_.announce();
-      if (failure) std::rethrow_exception(failure);
       return true;
     }
-    state_.announce();
+    hook_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    try {
+      state_.options().hooks.after_update(info);
+    } catch (...) {
+      me.failure = std::current_exception();
+    }
+    hook_thread_.store({}, std::memory_order_relaxed);
+    me.task = Task::commit;
+    end_update(me);
     return true;
+  }
+
+  /// Ends an update whose hook has been called, by whom it was called. @throws what the hook has thrown.
+  void end_update(Worker& me) {
+    fault_point("commit: hook called");
+    state_.session().exclusive(
+        [&](Control& control) {
+          finish_round(control, control.averaged, true, false);
+          me.task = Task::none;
+        },
+        published());
+    state_.announce();
+    if (const std::exception_ptr failure = std::exchange(me.failure, nullptr))
+      state_.guarded(me.place, [&] { std::rethrow_exception(failure); });
   }
 
   /// Gradients that replicas have merged into these contributions. Those that were left out because they are

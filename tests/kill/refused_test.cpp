@@ -11,6 +11,7 @@
 
 #include <Eigen/Core>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -19,6 +20,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -334,4 +336,36 @@ TEST_CASE("who cannot enter the session to join or leave is settled as dead", "[
     CHECK(trainer.global_step() == trainer.stats(0).accepted);
     CHECK(model.variables.value(model.w)[0] == -0.25 * static_cast<double>(trainer.global_step()));
   });
+}
+
+TEST_CASE("a place in line that could not be given up is given up next", "[kill][accumulator][token_queue]") {
+  const Watchdog watchdog(300s);
+  const SessionFolder folder;
+  const Refusing net{net_in(folder)};
+  const auto forget = [](auto&& request) {
+    const auto forgotten = std::move(request);
+    Refusing::script() = {.first = 1, .count = k_ever};
+  };
+  SECTION("of a sum") {
+    ConditionalAccumulator<double, Refusing> sum({.shape = Shape{1}, .max_takers = 2}, net);
+    forget(sum.begin_take(1));
+    Refusing::script() = {};
+    auto second = sum.begin_take(1);
+    sum.apply_grad(std::array{2.0}, 0);
+    CHECK(second.get(1s).elements == std::vector{2.0});
+    SECTION("also one that was served") {
+      auto served = sum.begin_take(1);
+      sum.apply_grad(std::array{3.0}, 1);
+      forget(std::move(served));
+      Refusing::script() = {};
+      const auto one = sum.begin_take(1), another = sum.begin_take(1);  // there is room for both
+    }
+  }
+  SECTION("of a queue") {
+    TokenQueue<Refusing> queue(net);
+    forget(queue.begin_dequeue());
+    Refusing::script() = {};
+    queue.enqueue_many(7, 1);
+    CHECK(queue.size() == 1);
+  }
 }

@@ -13,6 +13,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/owed.hpp>
 #include <lockstep/transport/transport.hpp>
 
 #include <chrono>
@@ -70,7 +71,7 @@ class AccumulatorBase {
     auto seat = std::make_unique<Seat>();
     seat->num_required = num_required;
     bool served = false;
-    const bool admitted = session_.exclusive([&](State& state) {
+    const bool admitted = transition([&](State& state) {
       if (!store_.begin_take(state, *seat)) return false;
       served = store_.serve(state);
       return true;
@@ -95,7 +96,7 @@ class AccumulatorBase {
   /// Sets the step. What is already in the sum stays in it, and nobody is served.
   /// @return true if the step went backwards, which is allowed but seldom meant.
   bool set_global_step(Index step) {
-    return session_.exclusive([&](State& state) { return state.set_global_step(step); });
+    return transition([&](State& state) { return state.set_global_step(step); });
   }
 
  protected:
@@ -107,7 +108,7 @@ class AccumulatorBase {
 
   bool apply(const Gradient& gradient, Index local_step) {
     bool served = false;
-    const bool accepted = session_.exclusive([&](State& state) {
+    const bool accepted = transition([&](State& state) {
       if (state.is_stale(local_step)) return false;
       store_.add(state, gradient);
       state.on_apply(local_step);
@@ -153,15 +154,39 @@ class AccumulatorBase {
     if (fork_guard_.is_in_child()) return;
     try {
       leave([&](State& state) { return store_.abandon(state, seat); });
-    } catch (const Error&) {
-      // A process has stopped inside the session: the place in line is given up with the accumulator's lease.
+    } catch (...) {
+      give_up_later(seat);
     }
   }
+  /// A process has stopped inside the session: the next call gives up the place in line, or the end of the
+  /// accumulator's lease does.
+  void give_up_later([[maybe_unused]] const Seat& seat) noexcept {
+    if constexpr (Net::k_survives_kill) {
+      try {
+        owed_.add([this, left = seat](State& state) mutable {
+          store_.abandon(state, left);
+          store_.serve(state);
+        });
+      } catch (...) {  // no memory to keep it
+      }
+    }
+  }
+  /// Calls `f(state)` inside the exclusion, after what could not be given up before.
+  template <class F>
+  auto transition(F&& f) {
+    std::size_t owed = 0;
+    const auto result = session_.exclusive([&](State& state) {
+      owed = owed_.do_all(state);
+      return call_and_then(f, state, [&] { owed_.forget(owed); });
+    });
+    if (owed > 0) rouse();
+    return result;
+  }
   /// Who is behind one that has left the line may be due.
-  template <class Transition>
-  bool leave(Transition&& transition) {
-    const bool has_left = session_.exclusive([&](State& state) {
-      if (!transition(state)) return false;
+  template <class F>
+  bool leave(F&& f) {
+    const bool has_left = transition([&](State& state) {
+      if (!f(state)) return false;
       store_.serve(state);
       return true;
     });
@@ -213,6 +238,7 @@ class AccumulatorBase {
   mutable typename Net::template Session<State> session_;
   WaitWord& word_;  // bumped when a taker is served or cancelled
   Store store_;
+  Owed<State> owed_;  // places in line that are given up by the next transition
 };
 
 /// @brief A request for an aggregate that stands in line; it is served inside whatever call makes it due.

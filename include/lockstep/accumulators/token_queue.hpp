@@ -12,6 +12,7 @@
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/in_process.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/owed.hpp>
 #include <lockstep/transport/transport.hpp>
 
 #include <chrono>
@@ -81,7 +82,7 @@ class TokenQueue {
   /// @brief Gets in line for a token without waiting. See `Waiter`.
   /// @throws CapacityExceeded if too many requests are in line or not collected.
   [[nodiscard]] Waiter begin_dequeue() {
-    const auto begun = session_.exclusive([this](State& state) {
+    const auto begun = transition([this](State& state) {
       const auto at_once = state.begin_dequeue(attendance_.place());
       if (at_once.admission != protocol::Admission::full) return at_once;
       forget_the_dead(state);
@@ -95,7 +96,7 @@ class TokenQueue {
   /// @brief Ends the queue: tokens in it can still be taken, waiters get OutOfRange, enqueuing is Cancelled.
   /// @throws Cancelled if it was closed before.
   void close() {
-    if (!session_.exclusive([](State& state) { return state.close(); }))
+    if (!transition([](State& state) { return state.close(); }))
       throw Cancelled("close: the token queue is already closed");
     rouse();
   }
@@ -132,13 +133,22 @@ class TokenQueue {
     state.forget_if([this](int owner) { return !attendance_.is_there(owner); });
   }
 
-  template <class Transition>
-  void enqueue_by(Transition&& transition) {
+  /// Calls `f(state)` inside the exclusion, after what could not be given up before.
+  template <class F>
+  auto transition(F&& f) {
+    return session_.exclusive([&](State& state) {
+      const std::size_t owed = owed_.do_all(state);
+      return detail::call_and_then(f, state, [&] { owed_.forget(owed); });
+    });
+  }
+
+  template <class F>
+  void enqueue_by(F&& f) {
     bool has_served = false;
-    const auto outcome = session_.exclusive([&](State& state) {
+    const auto outcome = transition([&](State& state) {
       forget_the_dead(state);  // or they would get tokens
       const std::size_t waiting = state.waiting();
-      const protocol::Enqueued enqueued = transition(state);
+      const protocol::Enqueued enqueued = f(state);
       has_served = state.waiting() < waiting;
       return enqueued;
     });
@@ -152,6 +162,7 @@ class TokenQueue {
   mutable typename Net::template Session<State> session_;
   WaitWord& word_;  // bumped when a waiter is served, cancelled or refused
   Attendance attendance_;
+  detail::Owed<State> owed_;  // places in line that are given up by the next transition
 };
 
 /// @brief A request for a token that stands in line.
@@ -232,12 +243,18 @@ class TokenQueue<Net>::Waiter {
 
   void abandon() noexcept {
     if (!home_ || settled_.outcome != Dequeued::Outcome::pending || home_->fork_guard_.is_in_child()) return;
+    const auto leave = [ticket = ticket_](State& state) {
+      if (!state.cancel(ticket)) state.poll(ticket);
+    };
     try {
-      home_->session_.exclusive([&](State& state) {
-        if (!state.cancel(ticket_)) state.poll(ticket_);
-      });
-    } catch (const Error&) {
-      // A process has stopped inside the session: the place in line is given up with the queue's lease.
+      try {
+        home_->session_.exclusive(leave);
+      } catch (...) {
+        // A process has stopped inside the session: the next call gives up the place in line, or the end of
+        // the queue's lease does.
+        home_->owed_.add(leave);
+      }
+    } catch (...) {  // no memory to keep it
     }
   }
 

@@ -12,7 +12,7 @@
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/gradient.hpp>
 #include <lockstep/per_variable/options.hpp>
-#include <lockstep/per_variable/owed.hpp>
+#include <lockstep/transport/owed.hpp>
 #include <lockstep/per_variable/shared_control.hpp>
 #include <lockstep/per_variable/shared_sums.hpp>
 #include <lockstep/per_variable/shared_update.hpp>

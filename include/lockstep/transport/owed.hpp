@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <mutex>
@@ -26,9 +27,11 @@ class Owed {
   void add(std::function<void(State&)> action) {
     const std::lock_guard lock(mutex_);
     actions_.push_back(std::move(action));
+    is_any_.store(true, std::memory_order_relaxed);
   }
   /// @return how many there were, for `forget`.
   std::size_t do_all(State& state) {
+    if (!is_any_.load(std::memory_order_relaxed)) return 0;
     const std::lock_guard lock(mutex_);
     for (const auto& action : actions_) action(state);
     return actions_.size();
@@ -37,10 +40,12 @@ class Owed {
     if (count == 0) return;
     const std::lock_guard lock(mutex_);
     actions_.erase(actions_.begin(), actions_.begin() + static_cast<std::ptrdiff_t>(count));
+    is_any_.store(!actions_.empty(), std::memory_order_relaxed);
   }
 
  private:
   std::mutex mutex_;
+  std::atomic<bool> is_any_{false};
   std::vector<std::function<void(State&)>> actions_;
 };
 

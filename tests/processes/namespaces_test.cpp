@@ -20,12 +20,16 @@ std::string no_namespaces() {
   return error == 0 ? "" : "unshare: no pid namespaces here: " + detail::reason(error);
 }
 
-/// The first process of a new pid namespace calls `body()`; `id` is its number for the calling process.
+/// The first process of a new pid namespace calls `body()`; `id` is its number for the calling process, which
+/// knows it before the body begins: a signal to number 0 would end the tests.
 template <class F>
 Process contained(std::atomic<pid_t>& id, F body) {
   return Process([&id, body] {
     if (::unshare(CLONE_NEWPID) != 0) return 98;
-    Process first([&] { return ::getpid() == 1 ? body() : 97; });
+    Process first([&] {
+      wait_until([&] { return id != 0; });
+      return ::getpid() == 1 ? body() : 97;
+    });
     id = first.id();
     return first.wait();
   });

@@ -239,12 +239,7 @@ class VariableEngine {
   }
   /// Applies what a chief has collected. @throws what a schedule throws; the trainer then has failed.
   VariableUpdate update(Takes& takes, std::chrono::milliseconds) {
-    try {
-      return update(takes, [] {});
-    } catch (const std::exception& error) {
-      membership_.fail(0, error.what());
-      throw;
-    }
+    return guarded(0, [&] { return update(takes, [] {}); });
   }
 
  private:
@@ -352,17 +347,33 @@ class VariableEngine {
     while (!driving_ && takes_.all_served()) {
       driving_ = true;
       lock.unlock();
-      try {
-        takes_.collect(Deadline(options_.deadline), {});
-        update(takes_, [&] { takes_.begin(options_.replicas_to_aggregate); });
-      } catch (const std::exception& error) {
+      const auto ends = [&] {
         lock.lock();
         driving_ = false;
-        membership_.fail(place, error.what());
+      };
+      try {
+        guarded(place, [&] {
+          takes_.collect(Deadline(options_.deadline), {});
+          update(takes_, [&] { takes_.begin(options_.replicas_to_aggregate); });
+        });
+      } catch (...) {
+        ends();
         throw;
       }
-      lock.lock();
-      driving_ = false;
+      ends();
+    }
+  }
+  /// Calls `f()`, which runs user code (schedules): if it throws, training has failed because of `place`.
+  template <class F>
+  auto guarded(int place, F&& f) {
+    try {
+      return f();
+    } catch (const std::exception& error) {
+      membership_.fail(place, error.what());
+      throw;
+    } catch (...) {
+      membership_.fail(place, "an exception that is no std::exception");
+      throw;
     }
   }
 

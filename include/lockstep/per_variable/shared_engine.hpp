@@ -253,12 +253,16 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     } catch (const TimeoutError&) {
       throw;
     } catch (const std::exception& error) {
-      State::transition([&](VariableControl& control, bool& has_news) {
-        State::fail(control, place, error.what());
-        has_news = true;
-      });
+      has_failed(place, error.what());
+      throw;
+    } catch (...) {
+      has_failed(place, "an exception that is no std::exception");
       throw;
     }
+  }
+  void has_failed(int place, const std::string& reason) {
+    Members::now_or_later(
+        [this, place, reason](VariableControl& control) { State::fail(control, place, reason); });
   }
 
   // ---- gradients and the line

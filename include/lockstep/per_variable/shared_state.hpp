@@ -12,7 +12,6 @@
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/gradient.hpp>
 #include <lockstep/per_variable/options.hpp>
-#include <lockstep/transport/owed.hpp>
 #include <lockstep/per_variable/shared_control.hpp>
 #include <lockstep/per_variable/shared_sums.hpp>
 #include <lockstep/per_variable/shared_update.hpp>
@@ -21,6 +20,7 @@
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/owed.hpp>
 
 #include <algorithm>
 #include <atomic>

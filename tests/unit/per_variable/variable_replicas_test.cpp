@@ -398,6 +398,24 @@ TEST_CASE("variable_replicas: a schedule that throws ends everybody", "[variable
   CHECK(trainer.global_step() == 2);
 }
 
+TEST_CASE("variable_replicas: a schedule that throws what is no exception of the library ends everybody",
+          "[variable_replicas]") {
+  TableModel model;
+  const auto rate = [](std::int64_t step) -> double { return step < 2 ? 0.0 : throw 42; };
+  ls::VariableReplicas trainer{ls::Sgd{.learning_rate = rate}, model.variables, only_w(2)};
+  auto first = trainer.join(0), last = trainer.join(1);
+  for (int step = 0; step < 3; ++step) {
+    first.set_gradient(model.w, constant(1));
+    CHECK_THROWS_AS(first.apply_gradients({.timeout = 1ms}), ls::TimeoutError);
+    last.set_gradient(model.w, constant(1));
+    if (step == 2) break;
+    CHECK(last.apply_gradients().status == Status::accepted);
+    CHECK(first.resume().status == Status::accepted);
+  }
+  CHECK_THROWS_AS(last.apply_gradients(), int);
+  CHECK_THROWS_AS(first.resume(), ls::PeerFailed);
+}
+
 TEST_CASE("variable_replicas: what a departure does", "[variable_replicas][thread]") {
   TableModel model;
   auto chosen = only_w(2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Shared memory that notes of which contributions each update was made, for a replay of them.
+/// Shared memory that notes of which gradients each update was made, for a replay of them.
 #pragma once
 
 #include "support/processes.hpp"
@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -26,18 +27,53 @@ struct RoundLog {
   };
   std::array<Entry, Rounds> rounds{};
 
-  static Entry entry_of(const protocol::Round& round) {
-    Entry entry{.spare_tokens = round.spare_tokens};
+  using State = detail::Control;
+  struct Before {
+    std::size_t round;
+    Entry entry;
+  };
+  static Before before(const State& state) {
+    Before result{static_cast<std::size_t>(state.round.id), {.spare_tokens = state.round.spare_tokens}};
     for (std::size_t place = 0; place < Places; ++place) {
-      entry.served[place] = round.places[place].served;
-      entry.sequence[place] = round.places[place].sequence;
+      result.entry.served[place] = state.round.places[place].served;
+      result.entry.sequence[place] = state.round.places[place].sequence;
     }
-    return entry;
+    return result;
+  }
+  void note(const Before& before, const State& after) {
+    if (static_cast<std::size_t>(after.round.id) != before.round)
+      rounds[before.round % rounds.size()] = before.entry;
   }
 };
 
-/// The note is taken by the transition that ends the round, before it is committed: if its process is killed
-/// in between, whoever ends the round in its stead overwrites the note.
+/// Every push of a trainer that has one accumulator per variable, in order.
+template <std::size_t Pushes, std::size_t Places>
+struct PushLog {
+  struct Entry {
+    std::int32_t place = 0;
+    std::int64_t sequence = 0, local_step = 0;
+  };
+  std::array<Entry, Pushes> pushes{};
+  std::size_t count = 0;  ///< as of the last transition
+
+  using State = detail::VariableControl;
+  using Before = std::array<std::int64_t, Places>;  // batches that each place had handed over
+  static Before before(const State& state) {
+    Before result{};
+    for (std::size_t place = 0; place < Places; ++place) result[place] = state.places[place].sequence;
+    return result;
+  }
+  void note(const Before& before, const State& after) {
+    count = static_cast<std::size_t>(std::accumulate(before.begin(), before.end(), std::int64_t{0}));
+    for (std::size_t place = 0; place < Places; ++place)
+      if (after.places[place].sequence != before[place])
+        pushes.at(count++) = {static_cast<std::int32_t>(place), before[place],
+                              after.places[place].local_step};
+  }
+};
+
+/// Each transition is noted before it is committed: if its process is killed in between, the next one
+/// overwrites the note.
 template <class Log>
 struct Noted {
   static constexpr bool k_survives_kill = true;
@@ -59,17 +95,14 @@ struct Noted {
     }
     template <class F, class Then>
     decltype(auto) exclusive(F&& transition, Then&& then) {
-      if constexpr (std::is_invocable_v<F, const State&> || !std::is_same_v<State, detail::Control>) {
+      if constexpr (std::is_invocable_v<F, const State&> || !std::is_same_v<State, typename Log::State>) {
         return Base::exclusive(std::forward<F>(transition), std::forward<Then>(then));
       } else {
         return Base::exclusive(
             [&](State& state) -> decltype(auto) {
-              const auto before = static_cast<std::size_t>(state.round.id);
-              const auto entry = Log::entry_of(state.round);
-              return detail::call_and_then(std::forward<F>(transition), state, [&] {
-                if (static_cast<std::size_t>(state.round.id) != before)
-                  log_->rounds[before % log_->rounds.size()] = entry;
-              });
+              const auto before = Log::before(state);
+              return detail::call_and_then(std::forward<F>(transition), state,
+                                           [&] { log_->note(before, state); });
             },
             std::forward<Then>(then));
       }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// Damages the file of a session as libFuzzer says and attaches it: that must work, or be refused by an error
-/// of the library. Sessions of trainers, of accumulators and of token queues.
+/// of the library. Sessions of trainers of both kinds, of accumulators and of token queues.
 ///
 /// Input: which file of `Stage::good`, how it is used (bits of `How`), its length if it is cut, then bytes to
 /// overwrite: the part in the two highest bits and the place in it (3 bytes), value.
@@ -57,6 +57,34 @@ struct Attached {
   SyncReplicas<Momentum, SharedMemory, double> trainer;
 };
 
+/// A trainer with an accumulator per variable.
+struct Pushing {
+  Pushing(const std::string& folder, Driver driver)
+      : w(variables.add("w", Eigen::VectorXd::Zero(5))),
+        table(variables.add("table", Rows(Rows::Zero(4, 2)))),
+        trainer(Sgd{0.1}, variables,
+                VariableOptions{.replicas_to_aggregate = 2,
+                                .sparse = {"table"},
+                                .deadline = 1ms,
+                                .driver = driver,
+                                .max_rows = 6},
+                net_in(folder)) {}
+  /// Row 1 comes twice, so it is applied in turn.
+  void push(int place) {
+    static constexpr std::array<Index, 3> k_indices{1, 1, 3};
+    static constexpr std::array k_values{1.0, 2.0, 3.0, 4.0, 5.0, 6.0};
+    const std::array<NamedGradient<double>, 2> gradients{
+        {{"w", TensorView<const double>(std::span(k_values).first(5))},
+         {"table", SparseGradient<double>{.indices = k_indices, .values = {k_values, {3, 2}}}}}};
+    trainer.push(place, gradients);
+  }
+  using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  Variables<double> variables;
+  Handle<Eigen::VectorXd, double> w;
+  Handle<Rows, double> table;
+  VariableReplicas<Sgd, SharedMemory, double> trainer;
+};
+
 struct Dense : ConditionalAccumulator<double, SharedMemory> {
   explicit Dense(const std::string& folder)
       : ConditionalAccumulator({.shape = Shape{3}, .max_takers = 2}, net_in(folder)) {}
@@ -82,8 +110,16 @@ std::string bytes_of(const std::string& path) {
   return std::move(bytes).str();
 }
 
+/// Where the parts of a whole file lie.
+detail::SegmentPlan plan_of(const std::string& bytes) {
+  alignas(detail::SegmentHeader) std::array<char, sizeof(detail::SegmentHeader)> raw;
+  std::copy_n(bytes.begin(), raw.size(), raw.begin());
+  return detail::SegmentPlan(reinterpret_cast<const detail::SegmentHeader*>(raw.data())->shape);
+}
+
 /// What may be attached to a session.
-enum class Kind : std::uint8_t { lone_trainer, trainer_of_two, dense, sparse, tokens };
+enum class Kind : std::uint8_t { lone_trainer, trainer_of_two, dense, sparse, tokens, pushing, with_chief };
+constexpr std::size_t k_kinds = 7;
 
 /// Calls `f` and lets pass what a damaged sum or queue may say: that nothing comes, or that nothing fits.
 template <class F>
@@ -112,6 +148,23 @@ void use_tokens(const std::string& folder) {
   tried([&] { queue.close(); });
 }
 
+void use_pushing(const std::string& folder, Driver driver) {
+  Pushing pushing(folder, driver);
+  auto& trainer = pushing.trainer;
+  tried([&] { (void)trainer.global_step(); });
+  tried([&] { (void)trainer.num_accumulated(1); });
+  tried([&] { (void)trainer.tokens(); });
+  tried([&] { trainer.while_still([] {}); });
+  tried([&] { pushing.push(0); });
+  if (driver == Driver::chief) tried([&] { (void)trainer.chief().step(1ms); });
+  tried([&] { (void)trainer.token(0, 1ms); });
+  tried([&] {
+    auto replica = trainer.join();
+    (void)replica.values()[0];
+  });
+  tried([&] { trainer.start_over(); });
+}
+
 /// Attaches and does what a program does with it.
 void attach(Kind kind, const std::string& folder) {
   switch (kind) {
@@ -128,6 +181,10 @@ void attach(Kind kind, const std::string& folder) {
       return use<Sparse>(folder);
     case Kind::tokens:
       return use_tokens(folder);
+    case Kind::pushing:
+      return use_pushing(folder, Driver::cooperative);
+    case Kind::with_chief:
+      return use_pushing(folder, Driver::chief);
   }
 }
 
@@ -143,9 +200,11 @@ struct Stage {
     add_sums<Dense>(Kind::dense);
     add_sums<Sparse>(Kind::sparse);
     add_queues();
-    if (good.size() != 10) std::abort();
+    add_pushing();
+    if (good.size() != k_files) std::abort();
   }
 
+  static constexpr std::size_t k_files = 15;
   test::SessionFolder folder;
   std::string path = folder.path() + "/lockstep.fuzz";
   std::vector<Good> good;
@@ -202,6 +261,48 @@ struct Stage {
     queue.close();
     add(Kind::tokens);
   }
+
+  /// Fresh; with a gradient, a seat and one in line after an update; with a chief that has all it needs; and
+  /// with an update that whoever attaches has to carry out.
+  void add_pushing() {
+    {
+      Pushing trainer(folder.path(), Driver::cooperative);
+      add(Kind::pushing);
+      trainer.push(0);
+      trainer.push(1);
+      const auto replica = trainer.trainer.join(1);
+      trainer.push(0);
+      tried([&] { (void)trainer.trainer.token(0, 1ms); });
+      add(Kind::pushing);
+    }
+    Pushing trainer(folder.path(), Driver::chief);
+    trainer.trainer.init_chief(0);
+    auto chief = trainer.trainer.chief();
+    const auto collect = [&] {
+      trainer.push(0);
+      trainer.push(1);
+      chief.take_begin();
+    };
+    collect();
+    add(Kind::with_chief);
+    (void)chief.finish();
+    for (const int place : {0, 1}) (void)trainer.trainer.token(place);
+    collect();
+    add(Kind::with_chief);
+    add(Kind::with_chief);
+    open_update(good.back().bytes);
+  }
+  /// As a chief leaves it that is killed when it has opened an update.
+  static void open_update(std::string& bytes) {
+    const detail::SegmentPlan plan = plan_of(bytes);
+    for (const std::size_t at : {plan.states, plan.states + plan.stride}) {
+      detail::VariableControl control;
+      std::memcpy(&control, bytes.data() + at, sizeof control);
+      control.updating = control.plan.applies = true;
+      control.first_unit += 1000;
+      std::memcpy(bytes.data() + at, &control, sizeof control);
+    }
+  }
 };
 
 /// Bits of how a file is used. Without any it is whole, in use, and attached by its own kind.
@@ -235,9 +336,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto& good = stage.good[input.number(1) % stage.good.size()];
   const std::size_t how = input.number(1);
   std::string bytes = good.bytes;
-  alignas(detail::SegmentHeader) std::array<char, sizeof(detail::SegmentHeader)> raw;
-  std::copy_n(bytes.begin(), raw.size(), raw.begin());
-  const detail::SegmentPlan plan(reinterpret_cast<const detail::SegmentHeader*>(raw.data())->shape);
+  const detail::SegmentPlan plan = plan_of(bytes);
   if ((how & k_cut) != 0) bytes.resize(input.number(3) % (2 * bytes.size()));
   while (input.size > 0 && !bytes.empty()) {
     const std::size_t at = place(plan, input.number(3), bytes.size());
@@ -249,7 +348,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     user.emplace(stage.path, 0);
     if (!user->try_share(detail::Segment::k_attached)) std::abort();
   }
-  const auto kind = (how & k_other_kind) != 0 ? static_cast<Kind>((how >> 3) % 5) : good.kind;
+  const auto kind = (how & k_other_kind) != 0 ? static_cast<Kind>((how >> 3) % k_kinds) : good.kind;
   try {
     attach(kind, stage.folder.path());
   } catch (const Error& error) {

@@ -43,11 +43,11 @@ SAFETENSORS = [
         }
     ),
 ]
-# Which file and how: of trainers, accumulators, queues; in use, cut, left over, attached by another kind. Then what is
+# Which file and how: of trainers, accumulators, queues, trainers with accumulators; in use, cut, left over, attached by another kind. Then what is
 # overwritten: of the header (its format, for one), of a state, of the memory.
 ATTACH = [
     bytes([file, how]) + rest
-    for file in range(10)
+    for file in range(15)
     for how in (0, 1, 2, 3, 4, 0x14)
     for rest in (b"", bytes(7), b"\0\0\x08\2", b"\0\1\0\xff", b"\x40\0\0\1\x80\0\0\1", b"\xc0\0\0\xff")
 ]

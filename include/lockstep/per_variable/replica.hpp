@@ -124,7 +124,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
     return contribute(header.unit / header.total, batches, options);
   }
 
-  /// Waits on after a TimeoutError or Cancelled.
+  /// Goes on after a TimeoutError or Cancelled: gives the gradients if they do not count yet, and waits.
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
     if (needs_ == Need::nothing)

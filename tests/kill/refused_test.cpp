@@ -171,6 +171,26 @@ TEST_CASE("a step to which the session is closed for a while is resumed", "[kill
   }
 }
 
+TEST_CASE("a hold that could not be ended does not keep the variables still", "[kill][sync]") {
+  const Watchdog watchdog(300s);
+  const SessionFolder folder;
+  OneVector model;
+  SyncReplicas trainer{Sgd{0.25},
+                       model.variables,
+                       {.replicas_to_aggregate = 1, .total_num_replicas = 2, .deadline = 20s},
+                       Refusing{net_in(folder)}};
+  auto late = trainer.join(0), other = trainer.join(1);
+  const auto step = [&](auto& replica) {
+    replica.gradient(model.w).setConstant(1);
+    return replica.apply_gradients().status;
+  };
+  CHECK(step(other) == Status::accepted);
+  CHECK(times_out(3, k_ever, [&] { step(late); }));  // it is stale, and has copied the variables
+  CHECK(late.withdraw());
+  CHECK(step(late) == Status::accepted);
+  CHECK(late.value(model.w)[0] == -0.5);
+}
+
 TEST_CASE("a window that the session does not let in is resumed", "[kill][sync][per_variable]") {
   const Watchdog watchdog(300s);
   const SessionFolder folder;

@@ -85,9 +85,11 @@ class Participant {
       if (!seen) {
         engine_->session().exclusive([&](Control& control) {
           protocol::Round& round = control.round;
+          end_hold(control);
           // A plan that was taken becomes an update without another look at the holds.
           const bool may_hold = reads_snapshot() && control.is_quiet();
-          is_done = (!reads_snapshot() || may_hold) && done(control) && (!may_hold || take_hold(round));
+          is_done = (!reads_snapshot() || may_hold) && done(control) &&
+                    (!may_hold || (holds_ = round.hold(index())));
           const Driver driver = engine_->options().driver;
           const bool busy = control.is_busy(driver);
           // Nobody can help with a hook; this one may have called it, and then could not go on.
@@ -147,6 +149,11 @@ class Participant {
     return result;
   }
 
+  /// Inside exclusion: no longer keeps the variables still, as the copy of them did that could not end it.
+  void end_hold(Control& control) {
+    if (std::exchange(holds_, false)) control.round.release(index());
+  }
+
   bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
 
   /// Takes the variables as they are, once no update is being written.
@@ -199,11 +206,6 @@ class Participant {
     return options.replicas_to_aggregate < options.replicas() ||
            options.init_tokens > options.replicas_to_aggregate - options.replicas();
   }
-  /// Inside exclusion: keeps the variables still. A hold that could not be ended before is its own still.
-  bool take_hold(protocol::Round& round) {
-    if (!holds_) holds_ = round.hold(index());
-    return holds_;
-  }
   /// Copies the variables while a hold keeps them still.
   void take_snapshot() {
     const auto size = static_cast<std::size_t>(engine_->updater().layout().size());
@@ -212,10 +214,7 @@ class Participant {
     std::copy_n(engine_->updater().values(), size, snapshot_.data());
     copying.end();
     fault_point("snapshot: copied");
-    engine_->session().exclusive([&](Control& control) {
-      control.round.release(index());
-      holds_ = false;
-    });
+    engine_->session().exclusive([&](Control& control) { end_hold(control); });
     engine_->announce();
     if (cooperates()) engine_->crew().advance(worker_);
   }

@@ -130,7 +130,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
     return me().observed([&] { return contribute(options, batches); });
   }
 
-  /// Waits on after a TimeoutError or Cancelled.
+  /// Goes on after a TimeoutError or Cancelled: with what has not reached the round yet, or waits on.
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
     expect_pending("resume");
@@ -148,7 +148,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
     });
   }
   /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
-  /// `resume()` then.
+  /// `resume()` then. One that was refused is gone.
   bool withdraw() {
     expect_pending("withdraw");
     const bool taken = pending_ != Pending::outcome || engine().session().exclusive([&](Control& control) {
@@ -257,6 +257,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
       engine().session().exclusive([&](Control& control) {
         protocol::Round& round = control.round;
         protocol::Place& place = round.places[static_cast<std::size_t>(index())];
+        me().end_hold(control);
         must_merge = offer_.is_finite && place.published != protocol::k_unpublished &&
                      place.published != staged_ && offer_.merged_in != round.id && round.has_quota(index());
         open_round = round.id;

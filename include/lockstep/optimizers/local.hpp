@@ -66,7 +66,8 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   const protocol::Window& window() const { return core_->state.window; }
 
   /// Applies the gradients of this step, or adds them to the open window.
-  /// @throws NoGradients if no variable has one; InvalidArgument for the weight or the value of a schedule.
+  /// @throws NoGradients if no variable has one; InvalidArgument for the weight or the value of a schedule;
+  /// UsageError with `num_partitions` in a child that was forked since it was made.
   /// Nothing has changed then.
   StepResult apply_gradients(const ApplyOptions& options = {}) {
     detail::expect_options(options);

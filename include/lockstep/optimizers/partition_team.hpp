@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/layout.hpp>
 #include <lockstep/protocol/sharding.hpp>
+#include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/wait.hpp>
 
 #include <chrono>
@@ -39,8 +40,10 @@ class PartitionTeam {
   }
 
   /// Calls `f(begin, end)` for every range of every part and returns when all are done. `f` does not throw.
+  /// @throws UsageError in a forked child, which has none of the threads; nothing has been called then.
   template <class F>
   void run(F&& f) {
+    fork_guard_.expect_own_process("num_partitions");
     job_ = std::ref(f);
     left_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
     start_.bump();
@@ -94,6 +97,7 @@ class PartitionTeam {
     for (const auto& [begin, end] : ranges_[part]) job_(begin, end);
   }
 
+  ForkGuard fork_guard_;
   std::vector<std::vector<std::pair<Index, Index>>> ranges_;
   std::function<void(Index, Index)> job_;
   WaitWord start_, done_;

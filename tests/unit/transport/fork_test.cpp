@@ -14,11 +14,13 @@ using namespace lockstep::test;
 
 namespace {
 
-/// In a child, how many of the calls are refused with an error that speaks of the fork; -1 if one is not.
+/// In a child, how many of the calls are refused with an error that speaks of the fork; -1 if the child has
+/// not ended by itself.
 template <class... Call>
 int refused_in_child(Call&&... call) {
   const pid_t child = ::fork();
   if (child == 0) {
+    ::alarm(static_cast<unsigned>(30 * slowdown()));  // there is no watchdog in it
     int refused = 0;
     const auto attempt = [&](auto&& f) {
       const auto error = caught<UsageError>(thrown_by(f));
@@ -82,4 +84,31 @@ TEST_CASE("fork: a child cannot use its parent's accumulators and queues", "[tra
                          }) == 7);
   queue.enqueue_many(3, 1);
   CHECK(waiter->get() == 3);
+}
+
+TEST_CASE("fork: a child cannot use threads that its parent has for partitions", "[transport][fork]") {
+  const Watchdog watchdog;
+  Net<> net(4);
+  std::optional<Local<GradientAggregation<Sgd>, double>> local(
+      std::in_place, GradientAggregation{Sgd{1.0}, {.grad_steps = 2, .num_partitions = 2}}, net.variables);
+  step(*local, net.w, 1);
+  local->gradient(net.w).setOnes();
+  CHECK(refused_in_child([&] { local->apply_gradients(); }, [&] { local->flush(); },
+                         [&] {
+                           local.reset();
+                           throw UsageError("it has returned, after a fork");
+                         }) == 3);
+  CHECK(local->apply_gradients().status == Status::accepted);
+  CHECK(net.value() == -1);
+}
+
+TEST_CASE("fork: a child may use a local optimizer that has no threads", "[transport][fork]") {
+  const Watchdog watchdog;
+  Net<> net;
+  Local local{Sgd{1.0}, net.variables};
+  CHECK(refused_in_child([&] {
+          if (step(local, net.w, 1).status == Status::accepted && net.value() == -1)
+            throw UsageError("accepted, after a fork");
+        }) == 1);
+  CHECK(net.value() == 0);
 }

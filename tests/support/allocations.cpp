@@ -12,14 +12,15 @@
 namespace {
 
 thread_local std::uint64_t allocation_count = 0;
+thread_local std::uint64_t failing_allocation = 0;  // none
 
 void* allocate(std::size_t bytes) noexcept {
-  ++allocation_count;
+  if (++allocation_count == failing_allocation) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 
 void* allocate(std::size_t bytes, std::align_val_t alignment) noexcept {
-  ++allocation_count;
+  if (++allocation_count == failing_allocation) return nullptr;
   const auto unit = static_cast<std::size_t>(alignment);
   return std::aligned_alloc(unit, (bytes / unit + 1) * unit);
 }
@@ -27,6 +28,15 @@ void* allocate(std::size_t bytes, std::align_val_t alignment) noexcept {
 }  // namespace
 
 std::uint64_t lockstep::test::allocations() { return allocation_count; }
+bool lockstep::test::are_allocations_counted() {
+  const std::uint64_t before = allocation_count;
+  ::operator delete(::operator new(1));
+  return allocation_count != before;
+}
+lockstep::test::FailingAllocation::FailingAllocation(std::uint64_t n) {
+  failing_allocation = allocation_count + n;
+}
+lockstep::test::FailingAllocation::~FailingAllocation() { failing_allocation = 0; }
 
 [[gnu::weak]] void* operator new(std::size_t bytes) {
   if (void* memory = allocate(bytes)) return memory;

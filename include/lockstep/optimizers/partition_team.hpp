@@ -7,6 +7,7 @@
 #include <lockstep/gradients/layout.hpp>
 #include <lockstep/protocol/sharding.hpp>
 #include <lockstep/transport/fork_guard.hpp>
+#include <lockstep/transport/start_thread.hpp>
 #include <lockstep/transport/wait.hpp>
 
 #include <chrono>
@@ -25,11 +26,14 @@ namespace detail {
 /// belong to the first part.
 class PartitionTeam {
  public:
-  /// @throws InvalidArgument if a variable is too short to be split.
+  /// @throws InvalidArgument if a variable is too short to be split; SystemError if the system gives no
+  /// thread.
   PartitionTeam(const Layout& layout, int partitions) : ranges_(static_cast<std::size_t>(partitions)) {
     for (const VariableInfo& info : layout.infos()) split(info, partitions);
-    for (std::size_t part = 1; part < ranges_.size(); ++part)
-      threads_.emplace_back([this, part](const std::stop_token& stop) { serve(part, stop); });
+    for (int part = 1; part < partitions; ++part)
+      threads_.push_back(start_thread(
+          "num_partitions", part, partitions - 1,
+          [this, part](const std::stop_token& stop) { serve(static_cast<std::size_t>(part), stop); }));
   }
   PartitionTeam(const PartitionTeam&) = delete;
   PartitionTeam& operator=(const PartitionTeam&) = delete;
@@ -82,7 +86,8 @@ class PartitionTeam {
   void serve(std::size_t part, const std::stop_token& stop) {
     std::uint32_t seen = 0;  // the word before the first job
     for (;;) {
-      while (start_.seen() == seen)
+      // There is no bump where a later thread could not be started.
+      while (start_.seen() == seen && !stop.stop_requested())
         wait_for_change<Sharing::in_process>(start_, seen, Clock::time_point::max(), true);
       if (stop.stop_requested()) return;
       seen = start_.seen();

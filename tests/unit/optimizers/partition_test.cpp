@@ -9,8 +9,12 @@
 
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
+#include <set>
+#include <string>
 #include <vector>
 
 using namespace lockstep;
@@ -128,6 +132,31 @@ TEST_CASE("partition: a team that never ran ends", "[optimizers][partition][thre
   const Watchdog watchdog;
   const Layout layout = layout_of<float>({{64, 3}});
   for (int i = 0; i < 50; ++i) detail::PartitionTeam(layout, 4);
+}
+
+TEST_CASE("partition: a team ends that cannot have all its threads", "[optimizers][partition][thread]") {
+  const Watchdog watchdog;
+  const Layout layout = layout_of<float>({{64, 3}});
+  if (!are_allocations_counted()) return;
+  std::set<std::string> texts;
+  for (std::uint64_t n = 1;; ++n) {  // each allocation of the constructor fails once
+    const FailingAllocation fails(n);
+    try {
+      const detail::PartitionTeam team(layout, 4);
+      break;
+    } catch (const SystemError& error) {
+      texts.insert(error.what());
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  const auto is_named = [&](const char* thread) {
+    return std::any_of(texts.begin(), texts.end(), [&](const std::string& text) {
+      return text.starts_with(std::string("num_partitions: cannot start thread ") + thread);
+    });
+  };
+  CHECK(is_named("1 of 3: "));
+  CHECK(is_named("2 of 3: "));
+  CHECK(is_named("3 of 3: "));
 }
 
 TEST_CASE("partition: an axis that is too short is refused with its shape", "[optimizers][partition]") {

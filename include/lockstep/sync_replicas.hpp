@@ -18,6 +18,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -90,22 +91,25 @@ class SyncReplicas {
 
   /// Runs `loop(replica)` on one thread per replica of this process and returns when these have ended. No
   /// thread outlives the call.
-  /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
+  /// @throws the first exception that left a loop, or SystemError if the system gives no thread; the other
+  /// replicas have been told by `PeerFailed`.
   template <class F>
   void run(F&& loop, std::stop_token stop = {}) {
     const std::vector<int> seats = engine_->session().seats_here(replicas());
     if (static_cast<int>(seats.size()) == replicas()) start_over();  // all of them are here
-    detail::run_replica_threads(static_cast<int>(seats.size()), [&](int i) {
-      const int place = seats[static_cast<std::size_t>(i)];
-      Replica replica = place < 0 ? join(stop) : join(place, stop);
-      try {
-        loop(replica);
-        replica.leave();
-      } catch (const std::exception& error) {
-        replica.abandon(error.what());
-        throw;
-      }
-    });
+    detail::run_replica_threads(engine_->title(), static_cast<int>(seats.size()),
+                                [&](int i, const std::exception_ptr& no_thread) {
+                                  const int place = seats[static_cast<std::size_t>(i)];
+                                  Replica replica = place < 0 ? join(stop) : join(place, stop);
+                                  try {
+                                    if (no_thread) std::rethrow_exception(no_thread);
+                                    loop(replica);
+                                    replica.leave();
+                                  } catch (const std::exception& error) {
+                                    replica.abandon(error.what());
+                                    throw;
+                                  }
+                                });
   }
 
   /// Forgets who has joined, left or failed, so that replicas may join anew. The variables, slots and

@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -91,15 +92,18 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
 
   /// Runs `loop(replica)` on one thread per replica and returns when all have ended. No thread outlives the
   /// call. With Driver::chief another thread of the program drives.
-  /// @throws the first exception that left a loop; the other replicas have been told by `PeerFailed`.
+  /// @throws the first exception that left a loop, or SystemError if the system gives no thread; the other
+  /// replicas have been told by `PeerFailed`.
   template <class F>
   void run(F&& loop, std::stop_token stop = {}) {
     const std::vector<int> seats = engine_->seats_here();
     if (static_cast<int>(seats.size()) == replicas()) start_over();  // all of them are here
-    detail::run_replica_threads(static_cast<int>(seats.size()), [&](int i) {
-      Replica replica = seat(seats[static_cast<std::size_t>(i)], stop);
-      loop(replica);
-    });
+    detail::run_replica_threads("", static_cast<int>(seats.size()),
+                                [&](int i, const std::exception_ptr& no_thread) {
+                                  Replica replica = seat(seats[static_cast<std::size_t>(i)], stop);
+                                  if (no_thread) std::rethrow_exception(no_thread);
+                                  loop(replica);
+                                });
   }
 
   /// Forgets who has joined, left or failed, and that training has ended. Variables, slots and the global

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/sync/engine.hpp>
+#include <lockstep/transport/start_thread.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -21,17 +22,19 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Calls `body(i)` for i in [0, count), each on its own thread, the last one on the caller's, and joins them
-/// all.
+/// Calls `body(i, nullptr)` for i in [0, count), each on its own thread, the last one on the caller's, and
+/// joins them all. If the system gives no thread, the caller's calls `body(i, why)` instead: replica i is to
+/// join and to fail with that, so that those who are there do not wait for it. No further one is started.
+/// @param title what error texts begin with.
 /// @throws the exception that came first, but one that caused others (not PeerFailed) before one that was
-/// caused.
+/// caused; SystemError if the system gives no thread.
 template <class F>
-void run_replica_threads(int count, F&& body) {
+void run_replica_threads(const std::string& title, int count, F&& body) {
   std::mutex mutex;
   std::exception_ptr cause, consequence;
-  const auto guarded = [&](int i) {
+  const auto guarded = [&](int i, const std::exception_ptr& no_thread) {
     try {
-      body(i);
+      body(i, no_thread);
     } catch (const PeerFailed&) {
       const std::lock_guard lock(mutex);
       if (!consequence) consequence = std::current_exception();
@@ -43,8 +46,16 @@ void run_replica_threads(int count, F&& body) {
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<std::size_t>(count - 1));
-    for (int i = 0; i + 1 < count; ++i) threads.emplace_back(guarded, i);
-    guarded(count - 1);
+    std::exception_ptr no_thread;
+    int next = 0;
+    try {
+      for (; next + 1 < count; ++next)
+        threads.push_back(
+            start_thread(title + "run", next + 1, count - 1, [&, next] { guarded(next, nullptr); }));
+    } catch (...) {
+      no_thread = std::current_exception();
+    }
+    guarded(next, no_thread);
   }
   if (cause) std::rethrow_exception(cause);
   if (consequence) std::rethrow_exception(consequence);

@@ -10,12 +10,27 @@
 using namespace lockstep;
 using namespace lockstep::test;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
 /// Different for each replica and step.
 double gradient_of(int replica, std::int64_t step) {
   return (replica + 1) * 3 + static_cast<double>(step) * 0.5;
+}
+
+/// Lets the allocations of `trainer.run` on this thread fail one after the other, until one of them is for
+/// the thread of the second replica. @return what `run` threw then; null if none is.
+template <class Trainer, class H>
+std::exception_ptr run_without_second_thread(Trainer& trainer, const H& w) {
+  for (std::uint64_t n = 1;; ++n) {
+    const std::exception_ptr thrown = thrown_by([&] {
+      const FailingAllocation fails(n);
+      trainer.run([&](auto& replica) { step(replica, w, 1); });
+    });
+    if (!thrown || message_of(thrown).find("cannot start thread 2 of 3: ") != std::string::npos)
+      return thrown;
+  }
 }
 
 }  // namespace
@@ -540,4 +555,25 @@ TEST_CASE("replicas: statistics tell who did what", "[sync][replicas][thread]") 
   CHECK(trainer.stats(0).incarnation == 1);
   CHECK(trainer.stats(0).stale + trainer.stats(0).not_needed + trainer.stats(0).skipped == 0);
   CHECK(trainer.stats(1).local_step == 4);  // of its last contribution
+}
+
+TEST_CASE("replicas: if a thread cannot be started the others end at once", "[sync][replicas][thread]") {
+  const Watchdog watchdog;
+  if (!are_allocations_counted()) return;
+  Net<> net, by_variable;
+  SyncReplicas trainer{Sgd{1.0},
+                       net.variables,
+                       {.name = "nets", .replicas_to_aggregate = 4, .deadline = std::chrono::hours(1)}};
+  const std::exception_ptr thrown = run_without_second_thread(trainer, net.w);
+  CHECK(caught<SystemError>(thrown));
+  CHECK_THAT(message_of(thrown),
+             StartsWith("nets") && ContainsSubstring("run: cannot start thread 2 of 3: "));
+  trainer.run([&](auto& replica) { step(replica, net.w, 1); });
+  CHECK(trainer.global_step() == 1);
+
+  VariableReplicas trainer_by_variable{
+      Sgd{1.0}, by_variable.variables, {.replicas_to_aggregate = 4, .deadline = std::chrono::hours(1)}};
+  const std::exception_ptr thrown_too = run_without_second_thread(trainer_by_variable, by_variable.w);
+  CHECK(caught<SystemError>(thrown_too));
+  CHECK_THAT(message_of(thrown_too), StartsWith("run: cannot start thread 2 of 3: "));
 }

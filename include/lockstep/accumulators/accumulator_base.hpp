@@ -55,7 +55,7 @@ class AccumulatorBase {
   /// been made.
   /// @throws CapacityExceeded if too many requests are in line or, between processes, not collected.
   /// @par Thread safety any number of threads.
-  Result take_grad(Index num_required, std::chrono::nanoseconds timeout = k_default_deadline,
+  Result take_grad(Index num_required, Timeout timeout = k_default_deadline,
                    const std::stop_token& stop = {}) {
     require_positive(num_required);
     const Deadline deadline(timeout);
@@ -268,7 +268,7 @@ class AccumulatorBase<Store, Net>::Taker {
   /// @throws TimeoutError when `timeout` has passed; the taker stays in line.
   /// @throws Cancelled if the taker was cancelled, or a stop is requested, which cancels it.
   /// @throws UsageError if the result was taken before.
-  Result get(std::chrono::nanoseconds timeout = k_default_deadline, const std::stop_token& stop = {}) {
+  Result get(Timeout timeout = k_default_deadline, const std::stop_token& stop = {}) {
     return home_->finish(seat(), Deadline(timeout), stop, false);
   }
 

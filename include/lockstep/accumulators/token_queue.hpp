@@ -73,7 +73,7 @@ class TokenQueue {
   /// @throws TimeoutError when `timeout` has passed. Either way no token is consumed and no waiter stays
   /// behind.
   /// @throws InvalidArgument if `timeout` is not positive. @throws CapacityExceeded if too many wait.
-  Index dequeue(std::chrono::nanoseconds timeout = k_default_deadline, const std::stop_token& stop = {}) {
+  Index dequeue(Timeout timeout = k_default_deadline, const std::stop_token& stop = {}) {
     const Deadline deadline(timeout);
     if (stop.stop_requested()) throw Cancelled("dequeue: stop was requested");
     return begin_dequeue().finish(deadline, stop, true);
@@ -194,7 +194,7 @@ class TokenQueue<Net>::Waiter {
   /// @throws TimeoutError when `timeout` has passed; the waiter stays in line.
   /// @throws Cancelled if the waiter was cancelled, or a stop is requested, which cancels it.
   /// @throws OutOfRange if the queue is closed and empty.
-  Index get(std::chrono::nanoseconds timeout = k_default_deadline, const std::stop_token& stop = {}) {
+  Index get(Timeout timeout = k_default_deadline, const std::stop_token& stop = {}) {
     return finish(Deadline(timeout), stop, false);
   }
 

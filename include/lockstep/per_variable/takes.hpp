@@ -87,7 +87,7 @@ class VariableTake {
     return false;
   }
   /// Waits for the aggregate and keeps it. @throws TimeoutError: the request stands; Cancelled: it is gone.
-  void collect(std::chrono::nanoseconds timeout, const std::stop_token& stop) {
+  void collect(Timeout timeout, const std::stop_token& stop) {
     if (result_.index() != 0) return;
     try {
       if (auto* dense = std::get_if<DenseTaker>(&taker_)) result_ = dense->get(timeout, stop);

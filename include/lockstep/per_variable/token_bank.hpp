@@ -51,11 +51,9 @@ class TokenBank {
   }
 
   /// Waits for a token. @throws as TokenQueue::dequeue
-  Index take(std::chrono::nanoseconds timeout, const std::stop_token& stop) {
-    return queue_->dequeue(timeout, stop);
-  }
+  Index take(Timeout timeout, const std::stop_token& stop) { return queue_->dequeue(timeout, stop); }
   /// The same for one who is in line, or gets there now. After a TimeoutError it stays in line.
-  Index take(std::chrono::nanoseconds timeout, const std::stop_token& stop, std::optional<Waiter>& line) {
+  Index take(Timeout timeout, const std::stop_token& stop, std::optional<Waiter>& line) {
     if (!line) line.emplace(queue_->begin_dequeue());
     try {
       const Index token = line->get(timeout, stop);

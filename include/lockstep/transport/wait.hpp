@@ -28,26 +28,50 @@ using Clock = std::chrono::steady_clock;
 /// How long a blocking call may last when the caller does not say.
 inline constexpr std::chrono::milliseconds k_default_deadline = std::chrono::minutes(3);
 
+/// The longest wait of a call: any duration, of which a year or more means without end.
+class Timeout {
+ public:
+  /// Without end.
+  static constexpr std::chrono::nanoseconds k_longest = std::chrono::hours(24 * 365);
+
+  /// Durations that have no place in nanoseconds, such as `milliseconds::max()`, are cut to a year.
+  template <class Rep, class Period>
+  constexpr Timeout(std::chrono::duration<Rep, Period> duration) {
+    const std::chrono::duration<double> seconds = duration;  // which hold any, though not to the last digit
+    if (seconds >= k_longest)
+      duration_ = k_longest;
+    else if (seconds <= -k_longest)
+      duration_ = -k_longest;
+    else
+      duration_ = std::chrono::duration_cast<std::chrono::nanoseconds>(duration);
+  }
+  /// At most a year.
+  constexpr std::chrono::nanoseconds duration() const { return duration_; }
+
+ private:
+  std::chrono::nanoseconds duration_{};
+};
+
 /// A moment after which a wait gives up. Durations must be positive.
 class Deadline {
  public:
   /// @param timeout longest wait from now. @throws InvalidArgument unless it is positive.
-  explicit Deadline(std::chrono::nanoseconds timeout)
-      : timeout_(timeout), end_(timeout < k_longest ? Clock::now() + timeout : Clock::time_point::max()) {
-    if (timeout <= std::chrono::nanoseconds::zero())
+  explicit Deadline(Timeout timeout)
+      : timeout_(timeout.duration()),
+        end_(timeout_ < Timeout::k_longest ? Clock::now() + timeout_ : Clock::time_point::max()) {
+    if (timeout_ <= std::chrono::nanoseconds::zero())
       throw InvalidArgument(
           detail::text("deadline: must be positive, got ",
-                       std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms"));
+                       std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count(), " ms"));
   }
   /// The moment is over.
   bool passed() const { return Clock::now() >= end_; }
   /// The moment.
   Clock::time_point end() const { return end_; }
-  /// The duration that it was made from.
+  /// The duration that it was made from, at most a year.
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
  private:
-  static constexpr std::chrono::nanoseconds k_longest = std::chrono::hours(24 * 365);
   std::chrono::nanoseconds timeout_;
   Clock::time_point end_;
 };

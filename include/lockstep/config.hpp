@@ -69,6 +69,8 @@ using Index = std::int64_t;
 
 /// Most replicas of one trainer.
 inline constexpr int k_max_replicas = 128;
+/// Most contributions of one update of `SyncReplicas`.
+inline constexpr int k_max_contributions = 500'000;
 
 /// A version, by its parts.
 struct Version {

@@ -29,7 +29,11 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What became of one round.
+/// Most contributions that a round which wants `required` may have, with those that spare tokens allow.
+constexpr std::int64_t most_served(int required) { return 2 * std::int64_t{required} + k_max_replicas; }
+
+/// What became of one round. Packed into a word: the low half of its round, 4 bits of flags, 8 of the
+/// culprit, 20 of the count.
 struct Outcome {
   int contributions = 0;
   int culprit = -1;
@@ -41,18 +45,19 @@ struct Outcome {
     const auto flags = static_cast<std::uint64_t>(applied) | static_cast<std::uint64_t>(skipped) << 1 |
                        static_cast<std::uint64_t>(restored) << 2;
     return static_cast<std::uint64_t>(round + 1) << 32 | flags << 28 |
-           static_cast<std::uint64_t>(culprit + 1) << 16 | static_cast<std::uint64_t>(contributions);
+           static_cast<std::uint64_t>(culprit + 1) << 20 | static_cast<std::uint64_t>(contributions);
   }
   /// Unknown outcomes, of rounds too long ago, read as applied with no count.
   static Outcome unpacked(std::uint64_t word, std::int64_t round) {
     if (word >> 32 != static_cast<std::uint32_t>(round + 1)) return {};
-    return {.contributions = static_cast<int>(word & 0xFFFF),
-            .culprit = static_cast<int>(word >> 16 & 0xFFF) - 1,
+    return {.contributions = static_cast<int>(word & 0xFFFFF),
+            .culprit = static_cast<int>(word >> 20 & 0xFF) - 1,
             .applied = (word >> 28 & 1) != 0,
             .skipped = (word >> 29 & 1) != 0,
             .restored = (word >> 30 & 1) != 0};
   }
 };
+static_assert(most_served(k_max_contributions) <= 0xFFFFF && k_max_replicas <= 0xFF);
 
 /// A task of the round that nobody has taken.
 inline constexpr int k_unclaimed = -2;
@@ -136,7 +141,7 @@ inline void copy_state(Control& to, const Control& from) {
 inline const char* state_fault(const Control& found, const Control* initial) {
   const protocol::Round& round = found.round;
   if (round.total < 1 || round.total > k_max_replicas || round.required_setting < 1 ||
-      round.departure > Departure::stop)
+      round.required_setting > k_max_contributions || round.departure > Departure::stop)
     return "its rounds have no settings";
   if (initial && (round.total != initial->round.total || round.departure != initial->round.departure ||
                   round.required_setting != initial->round.required_setting))
@@ -161,7 +166,7 @@ inline const char* state_fault(const Control& found, const Control* initial) {
                   round.global_step, round.generation, found.averaged, round.spare_tokens, round.visitors) ||
       !are_in(1, std::int64_t{1} << 62, plan.grad_steps))
     return "a counter is damaged";
-  const std::int64_t most = 2 * std::int64_t{round.required_setting} + k_max_replicas;  // with tokens
+  const std::int64_t most = most_served(round.required_setting);
   std::int64_t served = 0, readers = round.visitors;
   for (int i = 0; i < round.total; ++i) {
     const protocol::Place& p = round.places[static_cast<std::size_t>(i)];

@@ -50,7 +50,7 @@ struct Hooks {
 /// Options of `SyncReplicas`. Defaults are the safe choice: lock-step, mean, no gradient thrown away.
 struct SyncOptions {
   std::string name = {};          ///< of the trainer, in error texts, where there are several
-  int replicas_to_aggregate = 1;  ///< R: contributions in one update
+  int replicas_to_aggregate = 1;  ///< R: contributions in one update, at most 500,000
   int total_num_replicas = 0;     ///< N: replicas that take part; 0 means as many as R
   /// Over the contributions of an update.
   Reduction reduction = Reduction::mean;
@@ -80,6 +80,8 @@ struct SyncOptions {
     };
     expect(replicas_to_aggregate >= 1, "replicas_to_aggregate: must be at least 1, got ",
            replicas_to_aggregate);
+    expect(replicas_to_aggregate <= k_max_contributions, "replicas_to_aggregate: at most ",
+           k_max_contributions, ", got ", replicas_to_aggregate);
     expect(total_num_replicas >= 0, "total_num_replicas: must be at least 1, or 0 for R, got ",
            total_num_replicas);
     expect(replicas() <= k_max_replicas, "total_num_replicas: at most ", k_max_replicas, ", got ",

@@ -577,3 +577,33 @@ TEST_CASE("replicas: if a thread cannot be started the others end at once", "[sy
   CHECK(caught<SystemError>(thrown_too));
   CHECK_THAT(message_of(thrown_too), StartsWith("run: cannot start thread 2 of 3: "));
 }
+
+TEST_CASE("replicas: one replica may give many contributions to an update", "[sync][replicas]") {
+  Net<> net;
+  SyncReplicas trainer{Sgd{1.0}, net.variables, {.replicas_to_aggregate = 70'000, .total_num_replicas = 1}};
+  auto replica = trainer.join();
+  StepResult result = step(replica, net.w, 1);
+  while (result.round_open) result = step(replica, net.w, 1);
+  CHECK(result.status == Status::accepted);
+  CHECK(result.contributions == 70'000);
+  CHECK(result.culprit == -1);
+  CHECK(net.value() == -1);
+  Net<> other;
+  CHECK_THROWS_WITH((SyncReplicas{Sgd{1.0}, other.variables, {.replicas_to_aggregate = 500'001}}),
+                    ContainsSubstring("replicas_to_aggregate: at most 500000, got 500001"));
+}
+
+TEST_CASE("replicas: the largest outcome of a round fits its word", "[sync][replicas]") {
+  const detail::Outcome most{.contributions = 2 * k_max_contributions + k_max_replicas,
+                             .culprit = k_max_replicas - 1,
+                             .applied = false,
+                             .skipped = true,
+                             .restored = true};
+  const std::int64_t round = 0xFFFFFFFE;
+  const auto found = detail::Outcome::unpacked(most.packed(round), round);
+  CHECK(found.contributions == most.contributions);
+  CHECK(found.culprit == most.culprit);
+  CHECK_FALSE(found.applied);
+  CHECK(found.skipped);
+  CHECK(found.restored);
+}

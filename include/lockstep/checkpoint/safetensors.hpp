@@ -10,11 +10,11 @@
 #include <lockstep/checkpoint/snapshot.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/number_text.hpp>
 
 #include <Eigen/Core>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <concepts>
 #include <cstddef>
@@ -76,14 +76,6 @@ void for_each_counter(S& snapshot, F&& f) {
   f("lockstep.window_unit", snapshot.counters.window_unit);
   f("lockstep.window_total", snapshot.counters.window_total);
   f("lockstep.examples", snapshot.counters.examples);
-}
-
-/// The shortest text from which the same bits are read, whatever the locale.
-template <class Number>
-std::string number_text(Number number) {
-  std::array<char, 40> buffer{};
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
-  return {buffer.data(), result.ptr};
 }
 
 template <class T>

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/gradients/variables.hpp>
+#include <lockstep/number_text.hpp>
 #include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/rule_groups.hpp>
@@ -129,14 +130,14 @@ std::string describe_model(const R& recipe, const Variables<T, G>& variables) {
 template <class R, class T, class G>
 std::string describe(const R& recipe, const Variables<T, G>& variables, const SyncOptions& options) {
   std::string lines = describe_model(recipe, variables);
-  lines +=
-      text("\nreplicas_to_aggregate: ", options.replicas_to_aggregate,
-           "\ntotal_num_replicas: ", options.replicas(), "\nreduction: ", static_cast<int>(options.reduction),
-           "\ndeparture: ", to_string(options.departure), "\nabsent: ", static_cast<int>(options.absent),
-           "\nnon_finite: ", static_cast<int>(options.non_finite), "\nclip_norm: ", options.clip_norm,
-           "\nclip_contribution_norm: ", options.clip_contribution_norm,
-           "\ninit_tokens: ", options.init_tokens, "\nglobal_step: ", options.global_step,
-           "\ndriver: ", static_cast<int>(options.driver), "\nreading: ", static_cast<int>(options.reading));
+  lines += text(
+      "\nreplicas_to_aggregate: ", options.replicas_to_aggregate,
+      "\ntotal_num_replicas: ", options.replicas(), "\nreduction: ", static_cast<int>(options.reduction),
+      "\ndeparture: ", to_string(options.departure), "\nabsent: ", static_cast<int>(options.absent),
+      "\nnon_finite: ", static_cast<int>(options.non_finite), "\nclip_norm: ", number_text(options.clip_norm),
+      "\nclip_contribution_norm: ", number_text(options.clip_contribution_norm),
+      "\ninit_tokens: ", options.init_tokens, "\nglobal_step: ", options.global_step,
+      "\ndriver: ", static_cast<int>(options.driver), "\nreading: ", static_cast<int>(options.reading));
   if constexpr (RecipeTraits<R>::aggregates) {
     const AggregationOptions& window = RecipeTraits<R>::options(recipe);
     lines += text("\ngrad_steps: ", window.grad_steps(0), ", variant ", static_cast<int>(window.variant),

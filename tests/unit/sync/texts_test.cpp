@@ -102,3 +102,27 @@ TEST_CASE("texts: what a chief or a replica has failed by reaches the others", "
     }
   }
 }
+
+TEST_CASE("texts: processes agree on every digit of a limit", "[sync][texts]") {
+  const double limit = 0.1, next = std::nextafter(limit, 1);
+  const auto differs = [](const SyncOptions& mine, const SyncOptions& other) {
+    Net<> net;
+    return detail::describe(Sgd{1.0}, net.variables, mine) !=
+           detail::describe(Sgd{1.0}, net.variables, other);
+  };
+  CHECK(differs({.clip_norm = limit}, {.clip_norm = next}));
+  CHECK(differs({.clip_contribution_norm = limit}, {.clip_contribution_norm = next}));
+  CHECK_FALSE(differs({.clip_norm = limit, .clip_contribution_norm = next},
+                      {.clip_norm = limit, .clip_contribution_norm = next}));
+
+  Net<> net, another;
+  const auto options = [](double clip_norm) {
+    return SyncOptions{.replicas_to_aggregate = 1, .total_num_replicas = 2, .clip_norm = clip_norm};
+  };
+  const SyncReplicas trainer{Sgd{1.0}, net.variables, options(limit), texts_session(0)};
+  CHECK_THAT(message_of(thrown_by([&] {
+               SyncReplicas{Sgd{1.0}, another.variables, options(next), texts_session(1)};
+             })),
+             Catch::Matchers::ContainsSubstring("'clip_norm: 0.1'") &&
+                 Catch::Matchers::ContainsSubstring("'clip_norm: 0.10000000000000002'"));
+}

@@ -181,8 +181,9 @@ class SyncReplicas {
   /// Goes on from a snapshot, of any trainer with the same variables and rule. Starts a new generation: what
   /// replicas have computed before gets `Status::old_generation`. No replica may be reading variables in
   /// place meanwhile.
-  /// @throws LayoutMismatch if it is of other variables or another rule, and nothing has changed then;
-  /// TimeoutError if an update or readers do not end in time.
+  /// @throws LayoutMismatch if it is of other variables or another rule, InvalidArgument for counters that no
+  /// training can have brought about, and nothing has changed then; TimeoutError if an update or readers do
+  /// not end in time.
   void restore(const Snapshot<T>& snapshot, std::chrono::milliseconds timeout = {}) {
     engine_->restore(snapshot, timeout);
   }

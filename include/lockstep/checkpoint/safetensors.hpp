@@ -62,8 +62,6 @@ inline constexpr bool k_fits_into = std::same_as<From, T> || std::same_as<T, dou
 
 inline constexpr std::string_view k_format_key = "lockstep.format", k_rule_key = "lockstep.rule";
 inline constexpr std::string_view k_format = "1";
-/// Counters of a file go no further, so that training can count on from there.
-inline constexpr Index k_most_count = Index{1} << 62;
 
 /// Calls f(key, counter) for each.
 template <class S, class F>
@@ -109,6 +107,8 @@ void read_metadata(const FileChecks& checks, const std::map<std::string, std::st
         !(counter >= 0 && counter <= most))
       checks.fail(text("__metadata__ ", key), text("a number from 0 to ", most), in_quotes(content));
   });
+  if (const std::string fault = fault_of(to.counters); !fault.empty())
+    checks.fail("__metadata__", "counters of a training", fault);
   for (const auto& [key, content] : metadata)
     if (key.starts_with("lockstep.") && !known.contains(key))
       checks.fail("__metadata__", "no other key of lockstep", in_quotes(key));

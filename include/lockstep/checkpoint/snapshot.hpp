@@ -10,6 +10,7 @@
 #include <lockstep/protocol/window.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -58,6 +59,31 @@ struct Snapshot {
 };
 
 namespace detail {
+
+/// Counters go no further, so that training can count on from there.
+inline constexpr Index k_most_count = Index{1} << 62;
+
+/// What in the counters no training can have brought about; empty if nothing is.
+inline std::string fault_of(const UpdaterState& counters) {
+  const protocol::Window& window = counters.window;
+  for (const auto& [name, count] : {std::pair{"global_step", window.global_step},
+                                    {"counter", window.counter},
+                                    {"pending", window.pending},
+                                    {"updates", window.updates}})
+    if (count < 0 || count > k_most_count)
+      return text(name, " ", count, ", which is not from 0 to ", k_most_count);
+  for (const auto& [name, weight] :
+       {std::pair{"window_unit", counters.window_unit}, {"window_total", counters.window_total}})
+    if (window.pending > 0 && !(std::isfinite(weight) && weight > 0))
+      return text(name, " ", weight, ", which is no positive weight, with pending ", window.pending);
+  if (!(counters.examples >= 0)) return text("examples ", counters.examples, ", which is not from 0 up");
+  return "";
+}
+/// @throws InvalidArgument for counters that no training can have brought about.
+inline void check_counters(const UpdaterState& counters) {
+  if (const std::string fault = fault_of(counters); !fault.empty())
+    throw InvalidArgument("restore: the snapshot has " + fault);
+}
 
 /// Copies a tensor from column-major to row-major memory, or with `to_column_major` back.
 template <class T>

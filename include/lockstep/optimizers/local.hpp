@@ -120,7 +120,8 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
   /// The same into a snapshot that was there before, whose memory is used again.
   void snapshot_into(Snapshot<T>& to) const { core_->updater.save(core_->state, to); }
   /// Goes on from a snapshot as if training had never stopped. Gradients set since the last step are dropped.
-  /// @throws LayoutMismatch if it is of other variables or another rule; nothing has changed then.
+  /// @throws LayoutMismatch if it is of other variables or another rule; InvalidArgument for counters that no
+  /// training can have brought about. Nothing has changed then.
   void restore(const Snapshot<T>& snapshot) {
     core_->updater.load(snapshot, core_->state);
     core_->scratch.clear();

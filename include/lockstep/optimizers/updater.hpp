@@ -313,9 +313,10 @@ class Updater {
       to.window.clear();
   }
 
-  /// @throws LayoutMismatch if names, shapes or slots differ.
+  /// @throws LayoutMismatch if names, shapes or slots differ; InvalidArgument for counters that no training
+  /// can have brought about.
   void expect_fits(const Snapshot<T>& snapshot) const { (void)copies(snapshot); }
-  /// @throws LayoutMismatch as `expect_fits`; nothing has changed then.
+  /// @throws as `expect_fits`; nothing has changed then.
   void load(const Snapshot<T>& snapshot, UpdaterState& state) {
     for (const auto& copy : copies(snapshot)) copy();
     if (has_window()) detail::load_window(window_, snapshot);
@@ -328,7 +329,7 @@ class Updater {
   T* values() const { return values_; }
 
  private:
-  /// Where the arrays of a snapshot go. @throws LayoutMismatch
+  /// Where the arrays of a snapshot go. @throws as `expect_fits`
   std::vector<detail::ArrayCopy<T>> copies(const Snapshot<T>& snapshot) const {
     if (snapshot.counters.window.pending > 0 && !has_window())
       detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.counters.window.pending,
@@ -347,6 +348,7 @@ class Updater {
       detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.arrays.size(),
                                           " variables and slots, this trainer has ", result.size());
     detail::check_window(layout_, snapshot);
+    detail::check_counters(snapshot.counters);
     return result;
   }
 

@@ -14,7 +14,7 @@ namespace {
 const std::string k_metadata =
     R"("__metadata__":{"lockstep.format":"1","lockstep.rule":"","lockstep.generation":"0",)"
     R"("lockstep.global_step":"0","lockstep.counter":"0","lockstep.pending":"1","lockstep.updates":"0",)"
-    R"("lockstep.window_unit":"1","lockstep.window_total":"0","lockstep.examples":"0"})";
+    R"("lockstep.window_unit":"1","lockstep.window_total":"1","lockstep.examples":"0"})";
 
 /// A header with these tensors beside good metadata.
 std::string header(const std::string& tensors) { return '{' + k_metadata + ',' + tensors + '}'; }
@@ -191,6 +191,15 @@ TEST_CASE("hostile files: counters are numbers that are not negative", "[checkpo
   refused(with(good, R"(format":"1")", R"(format":"2")"), "__metadata__ lockstep.format", "'1'", "'2'");
   refused(with(good, R"("lockstep.rule")", R"("lockstep.mood":"good","lockstep.rule")"), "__metadata__",
           "no other key of lockstep", "'lockstep.mood'");
+}
+
+TEST_CASE("hostile files: an open window has weights", "[checkpoint]") {
+  const std::string good = file_with(header(tensor("w", "F32", "[2]", 0, 8)), std::string(8, '\0'));
+  for (const std::string name : {"window_unit", "window_total"}) {
+    const std::string bad = with(good, name + R"(":"1")", name + R"(":"0")");
+    refused(bad, "__metadata__", "counters of a training", name + " 0");
+    CHECK_NOTHROW(snapshot_of<float>(with(bad, R"(pending":"1")", R"(pending":"0")")));
+  }
 }
 
 TEST_CASE("hostile files: texts of errors stay short", "[checkpoint]") {

@@ -3,6 +3,8 @@
 #include "unit/sync/scene.hpp"
 
 #include <array>
+#include <cmath>
+#include <limits>
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -284,5 +286,35 @@ TEST_CASE("snapshot: an open window that does not fit is refused", "[sync][snaps
   bad.window[0].rows = {0, 1, 2, 3, 4, 5, 6};
   CHECK_THROWS_AS(local.restore(bad), LayoutMismatch);
   CHECK(local.pending() == 2);
+  CHECK_NOTHROW(local.restore(good));
+}
+
+TEST_CASE("snapshot: counters that no training can have are refused", "[sync][snapshot]") {
+  Net<> net;
+  Local local{GradientAggregation<Adam>{Adam{}, {.grad_steps = 4}}, net.variables};
+  step(local, net.w, 1);
+  const Snapshot<double> good = local.snapshot();
+  const auto refused = [&](auto&& damage) {
+    Snapshot<double> bad = good;
+    damage(bad.counters);
+    bad.arrays[0].values[0] = 77;
+    const std::exception_ptr thrown = thrown_by([&] { local.restore(bad); });
+    CHECK(caught<InvalidArgument>(thrown));
+    CHECK(net.value() == 0);
+    return message_of(thrown);
+  };
+  CHECK(refused([](auto& c) { c.window.global_step = -7; }) ==
+        "restore: the snapshot has global_step -7, which is not from 0 to 4611686018427387904");
+  CHECK_THAT(refused([](auto& c) { c.window.updates = -1; }), ContainsSubstring("updates -1"));
+  CHECK_THAT(refused([](auto& c) { c.window.counter = -1; }), ContainsSubstring("counter -1"));
+  CHECK_THAT(refused([](auto& c) { c.window.pending = -1; }), ContainsSubstring("pending -1"));
+  CHECK_THAT(refused([](auto& c) { c.window.updates = std::numeric_limits<Index>::max(); }),
+             ContainsSubstring("updates 9223372036854775807"));
+  for (const double weight : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    CHECK_THAT(refused([&](auto& c) { c.window_unit = weight; }), ContainsSubstring("window_unit "));
+    CHECK_THAT(refused([&](auto& c) { c.window_total = weight; }), ContainsSubstring("window_total "));
+  }
+  CHECK_THAT(refused([](auto& c) { c.examples = -1; }), ContainsSubstring("examples -1"));
+  CHECK(local.pending() == 1);
   CHECK_NOTHROW(local.restore(good));
 }

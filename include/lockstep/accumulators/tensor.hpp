@@ -6,6 +6,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/tensor/element_count.hpp>
 
 #include <Eigen/Core>
 
@@ -76,12 +77,6 @@ struct SparseTensor {
 
 namespace detail {
 
-inline Index element_count(std::span<const Index> shape) {
-  Index count = 1;
-  for (const Index extent : shape) count *= extent;
-  return count;
-}
-
 /// Whether a shape fits a declared one from axis `first` on; the rank is not looked at beyond the declared
 /// one.
 inline bool extents_match(const Shape& shape, const Shape& declared, std::size_t first = 0) {
@@ -110,9 +105,7 @@ inline Shape require_known_extents(const std::optional<Shape>& declared, std::si
 
 template <class T>
 void require_well_formed(const char* what, const TensorView<T>& view) {
-  const bool has_negative =
-      std::any_of(view.shape.begin(), view.shape.end(), [](Index extent) { return extent < 0; });
-  if (has_negative || element_count(view.shape) != static_cast<Index>(view.elements.size()))
+  if (element_count(view.shape) != static_cast<Index>(view.elements.size()))
     throw_error<ShapeMismatch>("apply_grad: ", what, " have shape ", shape_text(view.shape), " but ",
                                view.elements.size(), " elements");
 }

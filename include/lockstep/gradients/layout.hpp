@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/tensor/element_count.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -37,17 +38,21 @@ class Layout {
   /// @param element_bytes size of the scalar type.
   explicit Layout(std::size_t element_bytes) : unit_(static_cast<Index>(k_alignment / element_bytes)) {}
 
-  /// @throws InvalidArgument if the name is empty or taken, or the shape has no elements.
+  /// @throws InvalidArgument if the name is empty or taken, the shape has no elements, or there are
+  /// 2^46 in all.
   const VariableInfo& add(std::string name, std::vector<Index> shape, bool column_major = false) {
     if (name.empty()) throw InvalidArgument("variables: a variable needs a name, got ''");
     for (const VariableInfo& known : infos_)
       if (known.name == name)
         detail::throw_error<InvalidArgument>("variables: the name '", name, "' is taken");
-    Index size = 1;
-    for (const Index extent : shape) size *= extent;
+    const Index size = detail::element_count(shape);
     if (size <= 0)
       detail::throw_error<InvalidArgument>("variables: '", name, "' has shape ", detail::shape_text(shape),
                                            ", which has no elements");
+    if (size > detail::k_most_elements - size_)
+      detail::throw_error<InvalidArgument>("variables: '", name, "' has shape ", detail::shape_text(shape),
+                                           ", which is too large: all variables may have ",
+                                           detail::k_most_elements, " elements");
     infos_.push_back({std::move(name), static_cast<std::uint32_t>(infos_.size()), size_, size,
                       std::move(shape), column_major});
     size_ += (size + unit_ - 1) / unit_ * unit_;

@@ -4,11 +4,11 @@
 /// with a shape.
 #pragma once
 
+#include <lockstep/tensor/element_count.hpp>
 #include <lockstep/tensor/traits.hpp>
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,7 +23,11 @@ struct NdSpan {
 
   /// @throws ShapeMismatch if the shape has another number of elements.
   NdSpan(std::span<T> all, std::vector<Index> extents) : elements(all), shape(std::move(extents)) {
-    const Index size = std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
+    const Index size = detail::element_count(shape);
+    if (size < 0 || size > detail::k_most_elements)
+      detail::throw_error<ShapeMismatch>("NdSpan: shape ", detail::shape_text(shape),
+                                         size < 0 ? " has a negative extent" : " is too large", ", got ",
+                                         elements.size(), " elements");
     if (size != static_cast<Index>(elements.size()))
       detail::throw_error<ShapeMismatch>("NdSpan: shape ", detail::shape_text(shape), " has ", size,
                                          " elements, got ", elements.size());
@@ -81,8 +85,7 @@ requires(!std::is_const_v<T>) struct TensorTraits<NdSpan<T>, T> {
 
  private:
   static std::size_t count(const Shape& shape) {
-    return static_cast<std::size_t>(
-        std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>()));
+    return static_cast<std::size_t>(detail::element_count(shape));
   }
 };
 

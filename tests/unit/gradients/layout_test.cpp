@@ -69,6 +69,14 @@ TEST_CASE("layout: a refused variable changes nothing", "[gradients][layout]") {
   CHECK_THROWS_WITH(layout.add("kernel", {2}), ContainsSubstring("'kernel'") && ContainsSubstring("taken"));
   CHECK_THROWS_WITH(layout.add("bias", {3, 0}), ContainsSubstring("'bias'") && ContainsSubstring("(3, 0)"));
   CHECK_THROWS_AS(layout.add("bias", {-1}), InvalidArgument);
+  CHECK_THROWS_AS(layout.add("bias", {-2, -3}), InvalidArgument);
+  // Products and sums that integers do not hold.
+  constexpr Index half = Index{1} << 32, most = Index{1} << 46;
+  for (const auto& shape : {std::vector{half, half}, {half, half, 2}, {most + 1}, {most}, {half, -half}})
+    CHECK_THROWS_AS(layout.add("bias", shape), InvalidArgument);
+  CHECK_THROWS_WITH(layout.add("bias", {half, half}),
+                    ContainsSubstring("(4294967296, 4294967296)") && ContainsSubstring("too large"));
+  CHECK_THROWS_WITH(layout.add("bias", {half, half, 0}), ContainsSubstring("no elements"));
   CHECK(layout.count() == 1);
   CHECK(layout.size() == 16);
   CHECK(layout.add("bias", {1}).offset == 16);

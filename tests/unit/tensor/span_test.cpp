@@ -86,6 +86,10 @@ TEST_CASE("span: a shape that does not fit its elements is refused", "[tensor][s
   CHECK_THROWS_WITH(NdSpan<float>(memory, {2, 4}),
                     ContainsSubstring("(2, 4)") && ContainsSubstring("8") && ContainsSubstring("6"));
   CHECK_THROWS_AS(NdSpan<float>(memory, {}), ShapeMismatch);
+  constexpr Index half = Index{1} << 32;
+  CHECK_THROWS_WITH(NdSpan<float>(std::span<float>(), {half, half}),
+                    ContainsSubstring("(4294967296, 4294967296) is too large"));
+  CHECK_THROWS_WITH(NdSpan<float>(memory, {-2, -3}), ContainsSubstring("(-2, -3) has a negative extent"));
   CHECK_NOTHROW(NdSpan<float>(memory, {1, 6, 1}));
 }
 

@@ -26,6 +26,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -132,7 +133,7 @@ class Segment {
       }
       if (sweeps == 0) remove_leftovers_of_others(where);
       if (!create(where)) continue;
-      make(shape, fill);
+      make(shape, fill, deadline);
       return;
     }
   }
@@ -277,9 +278,9 @@ class Segment {
   }
 
   template <class Fill>
-  void make(const SegmentShape& shape, Fill& fill) {
+  void make(const SegmentShape& shape, Fill& fill, const Deadline& deadline) {
     const SegmentPlan plan(shape);
-    reserve(plan.bytes);
+    reserve(plan.bytes, deadline);
     fault_point("create: reserved");
     base_ = file_.map(plan.bytes, path_);
     SegmentHeader& mine = header();
@@ -311,11 +312,38 @@ class Segment {
     throw failed("lock a byte of the segment");
   }
 
-  /// All pages now, so that no store fails later.
-  void reserve(std::uint64_t bytes) {
+  /// While it lives, no signal reaches this thread.
+  class SignalsHeld {
+   public:
+    SignalsHeld() {
+      sigset_t all;
+      ::sigfillset(&all);
+      ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    SignalsHeld(const SignalsHeld&) = delete;
+    SignalsHeld& operator=(const SignalsHeld&) = delete;
+    ~SignalsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+   private:
+    sigset_t before_;
+  };
+
+  /// All pages now, so that no store fails later. A signal makes a file system in memory give back all that a
+  /// call has reserved, so signals wait meanwhile, and a call is for a piece: what was reserved before stays.
+  void reserve(std::uint64_t bytes, const Deadline& deadline) {
+    constexpr std::uint64_t k_piece = 16 << 20;
     int error = 0;
-    do error = ::posix_fallocate(file_.number(), 0, static_cast<off_t>(bytes));
-    while (error == EINTR);
+    for (std::uint64_t reserved = 0; reserved < bytes && error == 0;) {
+      const std::uint64_t piece = std::min(k_piece, bytes - reserved);
+      {
+        const SignalsHeld held;
+        error = ::posix_fallocate(file_.number(), static_cast<off_t>(reserved), static_cast<off_t>(piece));
+      }
+      if (error == 0)
+        reserved += piece;
+      else if (error == EINTR && !deadline.passed())
+        error = 0;
+    }
     if (error == 0) return;
     ::unlink(path_.c_str());
     (void)!::ftruncate(file_.number(), 0);  // what was reserved before it failed is free again

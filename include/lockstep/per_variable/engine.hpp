@@ -110,7 +110,7 @@ class VariableEngine {
   template <class F>
   decltype(auto) while_still(F&& f) const {
     fork_guard_.expect_own_process("trainer");
-    return model_.while_still(std::forward<F>(f));
+    return model_.look(std::forward<F>(f));
   }
   std::int64_t global_step() const {
     return while_still([](const UpdaterState& state) { return state.window.global_step; });

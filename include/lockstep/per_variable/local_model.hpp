@@ -32,6 +32,7 @@ class LocalModel {
 
   LocalModel(const R& recipe, Variables<T>& variables, const RuleGroups<R>& groups, std::int64_t global_step)
       : groups_(groups),
+        in_turn_(groups.count()),
         rows_(variables.layout()),
         memory_(bytes(recipe, variables)),
         carver_(memory_.bytes().data()),
@@ -44,9 +45,9 @@ class LocalModel {
 
   const Updater<R, T, T>& updater() const { return updater_; }
 
-  /// Calls `f(state)` while nobody writes variables, slots or counters.
+  /// Calls `f(state)`, which is short and no user code, while nobody writes variables, slots or counters.
   template <class F>
-  decltype(auto) while_still(F&& f) const {
+  decltype(auto) look(F&& f) const {
     const std::shared_lock lock(mutex_);
     return std::forward<F>(f)(state_);
   }
@@ -55,35 +56,53 @@ class LocalModel {
     state_.window.global_step = step;
   }
 
-  /// Applies the aggregates that `takes` has. @return the global step after it.
-  /// @throws what a schedule throws; nothing is changed.
+  /// Applies the aggregates that `takes` has. Schedules are user code, so they run while others may look. One
+  /// thread at a time. @return the global step after it. @throws what a schedule throws; nothing is changed.
   template <class Takes>
   std::int64_t apply(const Takes& takes) {
-    const std::unique_lock lock(mutex_);
     const std::array<const Contribution<T>*, 1> sources{&aggregate_};
-    const UpdatePlan plan = updater_.plan(state_, sources, Reduction::mean, Absent::zero, false);
-    updater_.prepare(state_, plan);
-    const StepInfo info{.step = state_.window.updates,
+    for (;;) {
+      const UpdaterState planned = look([](const UpdaterState& state) { return state; });
+      const UpdatePlan plan = updater_.plan(planned, sources, Reduction::mean, Absent::zero, false);
+      prepare(planned, plan);
+      const std::unique_lock lock(mutex_);
+      if (state_.window.global_step != planned.window.global_step) continue;  // somebody has set it meanwhile
+      load(takes);
+      updater_.list(plan, sources, 1, contributors_);
+      updater_.run(plan, contributors_, 0, updater_.layout().size());
+      updater_.commit(state_, plan, sources);
+      aggregate_.clear();
+      return state_.window.global_step;
+    }
+  }
+
+ private:
+  using InTurn = typename InTurnStep<Rule>::type;
+
+  /// Computes what the rules need for an update.
+  void prepare(const UpdaterState& state, const UpdatePlan& plan) {
+    updater_.prepare(state, plan);
+    const StepInfo info{.step = state.window.updates,
                         .weight = plan.total,
-                        .examples = state_.examples,
-                        .schedule = state_.window.global_step};
+                        .examples = state.examples,
+                        .schedule = state.window.global_step};
+    for (std::size_t group = 0; group < groups_.count(); ++group)
+      in_turn_[group] = prepare_in_turn(groups_.rule(group), info);
+  }
+  /// Puts the aggregates where the update reads them, and applies repeated rows that the rule applies in
+  /// turn.
+  template <class Takes>
+  void load(const Takes& takes) {
     for (const VariableInfo& variable : updater_.layout().infos()) {
       if (const auto* dense = takes[variable.id].dense())
         std::copy(dense->elements.begin(), dense->elements.end(), aggregate_.mark_dense(variable.id));
       if (const auto* rows = takes[variable.id].sparse())
         load_rows<Rule>(variable, *rows, aggregate_, [&](Index at, Index width) {
-          const Rule& rule = groups_.rule_of(variable.id);
-          apply_in_turn(rule, prepare_in_turn(rule, info), aggregate_.data(), updater_.values(), at, width);
+          apply_in_turn(groups_.rule_of(variable.id), in_turn_[groups_.group_of(variable.id)],
+                        aggregate_.data(), updater_.values(), at, width);
         });
     }
-    updater_.list(plan, sources, 1, contributors_);
-    updater_.run(plan, contributors_, 0, updater_.layout().size());
-    updater_.commit(state_, plan, sources);
-    aggregate_.clear();
-    return state_.window.global_step;
   }
-
- private:
   std::size_t bytes(const R& recipe, Variables<T>& variables) {
     Carver counter;
     const Updater<R, T, T> updater(recipe, variables, rows_, counter);
@@ -92,7 +111,8 @@ class LocalModel {
   }
 
   const RuleGroups<R>& groups_;
-  mutable std::shared_mutex mutex_;  // guards variables, slots, state_ and aggregate_
+  std::vector<InTurn> in_turn_;      // by rule: what repeated rows of the update need
+  mutable std::shared_mutex mutex_;  // guards variables, slots and state_
   RowLayout rows_;
   ZeroedMemory memory_;
   Carver carver_;

@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -106,23 +105,25 @@ class VariableEngine {
 
   // ---- the global step and the variables
 
-  /// Calls `f(state)` while nobody writes variables, slots or counters.
+  /// Calls `f(state)` while nobody writes variables, slots or counters. An update that becomes due meanwhile
+  /// is carried out then.
   template <class F>
-  decltype(auto) while_still(F&& f) const {
+  decltype(auto) while_still(F&& f) {
     fork_guard_.expect_own_process("trainer");
-    return model_.look(std::forward<F>(f));
+    const Hold hold(*this);
+    return std::forward<F>(f)(model_.look([](const UpdaterState& state) { return state; }));
   }
-  std::int64_t global_step() const {
-    return while_still([](const UpdaterState& state) { return state.window.global_step; });
-  }
+  std::int64_t global_step() const { return counters().global_step; }
   void set_global_step(std::int64_t step) { model_.set_global_step(step); }
   /// Counters of the optimizer.
   protocol::Window counters() const {
-    return while_still([](const UpdaterState& state) { return state.window; });
+    fork_guard_.expect_own_process("trainer");
+    return model_.look([](const UpdaterState& state) { return state.window; });
   }
   /// Copies all variables. @return the counters that they belong to.
   protocol::Window read(std::vector<T>& to) const {
-    return while_still([&](const UpdaterState& state) {
+    fork_guard_.expect_own_process("trainer");
+    return model_.look([&](const UpdaterState& state) {
       const auto size = static_cast<std::size_t>(layout().size());
       to.resize(size);
       std::copy_n(updater().values(), size, to.data());
@@ -237,9 +238,13 @@ class VariableEngine {
       throw timed_out(text("chief: waited ", timeout.count(), " ms"));
     }
   }
-  /// Applies what a chief has collected. @throws what a schedule throws; the trainer then has failed.
-  VariableUpdate update(Takes& takes, std::chrono::milliseconds) {
-    return guarded(0, [&] { return update(takes, [] {}); });
+  /// Applies what a chief has collected, once nobody keeps the variables still.
+  /// @throws what a schedule throws; the trainer then has failed. TimeoutError
+  VariableUpdate update(Takes& takes, std::chrono::milliseconds timeout) {
+    const std::optional<VariableUpdate> done =
+        guarded(0, [&] { return update(takes, Deadline(timeout).end(), [] {}); });
+    if (!done) throw timed_out(text("chief: waited ", timeout.count(), " ms"));
+    return *done;
   }
 
  private:
@@ -323,28 +328,49 @@ class VariableEngine {
     const auto count_of = [&](std::uint32_t id) {
       return accumulators_[id].exists() ? accumulators_[id].num_accumulated() : -1;
     };
-    const std::string why = text_of_missing(layout(), options_.replicas_to_aggregate, count_of, missing);
+    std::string why = text_of_missing(layout(), options_.replicas_to_aggregate, count_of, missing);
+    if (model_.is_held()) why += "; a call of while_still does not end";
     return TimeoutError(subject + why, std::move(missing));
   }
 
+  /// Keeps the variables still. Who lets go last carries out what has become due meanwhile.
+  class Hold {
+   public:
+    explicit Hold(VariableEngine& engine) : engine_(engine) { engine.model_.hold(); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    ~Hold() {
+      engine_.model_.let_go();
+      try {
+        engine_.drive(0);
+      } catch (...) {  // a schedule has thrown, and all replicas have been told
+      }
+    }
+
+   private:
+    VariableEngine& engine_;
+  };
+
   /// Applies aggregates that have been collected: variables, then the global step, then tokens.
-  /// @param before_tokens called after the variables were written. @throws what a schedule throws; nothing is
-  /// changed.
+  /// @param before_tokens called after the variables were written. @return nothing if somebody keeps the
+  /// variables still until `until`. @throws what a schedule throws; nothing is changed.
   template <class F>
-  VariableUpdate update(Takes& takes, F&& before_tokens) requires std::invocable<F&> {
-    const std::int64_t step = model_.apply(takes);
+  std::optional<VariableUpdate> update(Takes& takes, Clock::time_point until, F&& before_tokens) {
+    const std::optional<std::int64_t> step = model_.apply(takes, until);
+    if (!step) return {};
     takes.abort();
     before_tokens();
     const Index count = protocol::tokens_per_step(options_.replicas_to_aggregate, options_.replicas());
-    return {step, tokens_.give(step, count)};
+    return VariableUpdate{*step, tokens_.give(*step, count)};
   }
 
-  /// With Driver::cooperative: carries out every update that is due, unless somebody is at it; that one looks
-  /// again. The next requests stand before the tokens are out, so each mean is over exactly R gradients.
+  /// With Driver::cooperative: carries out every update that is due, unless somebody is at it, or keeps the
+  /// variables still; that one looks again. The next requests stand before the tokens are out, so each mean
+  /// is over exactly R gradients.
   void drive(int place) {
     if (!cooperative()) return;
     std::unique_lock lock(drive_mutex_);
-    while (!driving_ && takes_.all_served()) {
+    while (!driving_ && takes_.all_served() && !model_.is_held()) {
       driving_ = true;
       lock.unlock();
       const auto ends = [&] {
@@ -354,7 +380,7 @@ class VariableEngine {
       try {
         guarded(place, [&] {
           takes_.collect(Deadline(options_.deadline), {});
-          update(takes_, [&] { takes_.begin(options_.replicas_to_aggregate); });
+          (void)update(takes_, Clock::now(), [&] { takes_.begin(options_.replicas_to_aggregate); });
         });
       } catch (...) {
         ends();

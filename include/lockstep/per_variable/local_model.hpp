@@ -10,12 +10,15 @@
 #include <lockstep/optimizers/updater.hpp>
 #include <lockstep/per_variable/rows_in_turn.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/wait.hpp>
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <utility>
 #include <vector>
@@ -51,21 +54,37 @@ class LocalModel {
     const std::shared_lock lock(mutex_);
     return std::forward<F>(f)(state_);
   }
+  /// From now until `let_go`, and any number of times: nobody writes variables, slots or counters.
+  void hold() {
+    const std::unique_lock lock(mutex_);
+    ++holds_;
+  }
+  void let_go() {
+    const std::unique_lock lock(mutex_);
+    if (--holds_ == 0) let_go_.notify_all();
+  }
+  bool is_held() const {
+    const std::shared_lock lock(mutex_);
+    return holds_ > 0;
+  }
   void set_global_step(std::int64_t step) {
     const std::unique_lock lock(mutex_);
     state_.window.global_step = step;
   }
 
   /// Applies the aggregates that `takes` has. Schedules are user code, so they run while others may look. One
-  /// thread at a time. @return the global step after it. @throws what a schedule throws; nothing is changed.
+  /// thread at a time. @return the global step after it; nothing if somebody holds the variables until
+  /// `until`.
+  /// @throws what a schedule throws; nothing is changed.
   template <class Takes>
-  std::int64_t apply(const Takes& takes) {
+  std::optional<std::int64_t> apply(const Takes& takes, Clock::time_point until) {
     const std::array<const Contribution<T>*, 1> sources{&aggregate_};
     for (;;) {
       const UpdaterState planned = look([](const UpdaterState& state) { return state; });
       const UpdatePlan plan = updater_.plan(planned, sources, Reduction::mean, Absent::zero, false);
       prepare(planned, plan);
-      const std::unique_lock lock(mutex_);
+      std::unique_lock lock(mutex_);
+      if (!let_go_.wait_until(lock, until, [this] { return holds_ == 0; })) return {};
       if (state_.window.global_step != planned.window.global_step) continue;  // somebody has set it meanwhile
       load(takes);
       updater_.list(plan, sources, 1, contributors_);
@@ -112,7 +131,9 @@ class LocalModel {
 
   const RuleGroups<R>& groups_;
   std::vector<InTurn> in_turn_;      // by rule: what repeated rows of the update need
-  mutable std::shared_mutex mutex_;  // guards variables, slots and state_
+  mutable std::shared_mutex mutex_;  // guards variables, slots, state_ and holds_
+  int holds_ = 0;                    // a count, not a lock: a thread may hold and look, or hold twice
+  std::condition_variable_any let_go_;
   RowLayout rows_;
   ZeroedMemory memory_;
   Carver carver_;

@@ -199,7 +199,8 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
     return TensorTraits<M, T>::view(static_cast<const T*>(engine_->updater().slot(name)) + handle.offset,
                                     handle.shape);
   }
-  /// Calls `f()` while no update is written, so that it may read variables and slots.
+  /// Calls `f()` while no update is written, so that it may read variables and slots. An update that becomes
+  /// due meanwhile waits for its end, as long as the deadline of its call says.
   template <class F>
   decltype(auto) while_still(F&& f) const {
     return engine_->while_still([&](const UpdaterState&) -> decltype(auto) { return std::forward<F>(f)(); });

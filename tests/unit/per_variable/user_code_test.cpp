@@ -11,6 +11,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <stop_token>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -76,4 +78,64 @@ TEST_CASE("variable_replicas: an update has the rate of its step, whoever sets t
   auto replica = scene.trainer.join();
   CHECK(scene.step(replica).global_step == 5);
   CHECK(replica.value(scene.w)(0) == -0.25F);
+}
+
+TEST_CASE("variable_replicas: an update waits for while_still until the deadline", "[variable_replicas]") {
+  const ls::test::Watchdog watchdog;
+  CodeScene scene([](auto&) { return 1.0; });
+  auto replica = scene.trainer.join();
+  scene.trainer.while_still([&] {
+    scene.trainer.while_still([&] { CHECK(scene.trainer.global_step() == 0); });
+    replica.set_gradient(scene.w, Eigen::VectorXf::Constant(1, 1));
+    CHECK_THROWS_WITH(replica.apply_gradients({.timeout = 20ms}),
+                      ContainsSubstring("a call of while_still does not end"));
+    CHECK_THROWS_AS(replica.resume({.timeout = 20ms}), ls::TimeoutError);
+    CHECK(scene.value() == 0);
+  });
+  CHECK(replica.resume().global_step == 1);
+  CHECK(scene.value() == -1);
+  CHECK(scene.step(replica).global_step == 2);
+}
+
+TEST_CASE("variable_replicas: a chief waits for while_still until the deadline",
+          "[variable_replicas][chief]") {
+  const ls::test::Watchdog watchdog;
+  CodeScene scene([](auto&) { return 1.0; }, {.driver = ls::Driver::chief});
+  scene.trainer.init_chief();
+  auto replica = scene.trainer.join();
+  auto chief = scene.trainer.chief();
+  replica.set_gradient(scene.w, Eigen::VectorXf::Constant(1, 1));
+  CHECK_THROWS_AS(replica.apply_gradients({.timeout = 5ms}), ls::TimeoutError);
+  scene.trainer.while_still([&] {
+    CHECK_THROWS_WITH(chief.step(20ms), ContainsSubstring("a call of while_still does not end"));
+    CHECK(chief.taken() == std::vector<bool>{true});
+  });
+  CHECK(scene.value() == 0);
+  CHECK(chief.step().global_step == 1);
+  CHECK(replica.resume().global_step == 1);
+}
+
+TEST_CASE("variable_replicas: readers keep the variables still while replicas train",
+          "[variable_replicas][thread]") {
+  const ls::test::Watchdog watchdog;
+  CodeScene scene([](auto&) { return 1.0; }, {.replicas_to_aggregate = 2});
+  bool were_still = true;
+  {
+    const std::jthread reader([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        scene.trainer.while_still([&] {
+          const float before = scene.value();
+          std::this_thread::yield();
+          were_still = were_still && scene.value() == before &&
+                       before == -static_cast<float>(scene.trainer.global_step());
+        });
+        std::this_thread::sleep_for(100us);  // else updates between processes hardly get a turn
+      }
+    });
+    scene.trainer.run([&](auto& replica) {
+      for (int i = 0; i < 200; ++i) scene.step(replica);
+    });
+  }
+  CHECK(were_still);
+  CHECK(scene.value() == -200);
 }

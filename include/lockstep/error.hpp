@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <initializer_list>
 #include <span>
 #include <stdexcept>
@@ -240,6 +241,17 @@ template <class E, class... Parts>
 
 /// "No such file or directory" for the error of the last system call.
 inline std::string reason(int error = errno) { return std::generic_category().message(error); }
+
+/// Inside a handler: what the exception says.
+[[gnu::cold, gnu::noinline]] inline std::string text_of_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
 
 /// "(2, 3)" for a shape.
 [[gnu::cold, gnu::noinline]] inline std::string shape_text(std::span<const Index> shape) {

@@ -24,7 +24,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -241,8 +240,13 @@ class VariableEngine {
   /// Applies what a chief has collected, once nobody keeps the variables still.
   /// @throws what a schedule throws; the trainer then has failed. TimeoutError
   VariableUpdate update(Takes& takes, std::chrono::milliseconds timeout) {
-    const std::optional<VariableUpdate> done =
-        guarded(0, [&] { return update(takes, Deadline(timeout).end(), [] {}); });
+    std::optional<VariableUpdate> done;
+    try {
+      done = update(takes, Deadline(timeout).end(), [] {});
+    } catch (...) {
+      membership_.fail(0, text_of_exception());
+      throw;
+    }
     if (!done) throw timed_out(text("chief: waited ", timeout.count(), " ms"));
     return *done;
   }
@@ -351,6 +355,25 @@ class VariableEngine {
     VariableEngine& engine_;
   };
 
+  /// Says that this thread drives, and leaves the lock while it does.
+  class Driving {
+   public:
+    Driving(std::unique_lock<std::mutex>& lock, bool& driving) : lock_(lock), driving_(driving) {
+      driving_ = true;
+      lock_.unlock();
+    }
+    Driving(const Driving&) = delete;
+    Driving& operator=(const Driving&) = delete;
+    ~Driving() {
+      lock_.lock();
+      driving_ = false;
+    }
+
+   private:
+    std::unique_lock<std::mutex>& lock_;
+    bool& driving_;
+  };
+
   /// Applies aggregates that have been collected: variables, then the global step, then tokens.
   /// @param before_tokens called after the variables were written. @return nothing if somebody keeps the
   /// variables still until `until`. @throws what a schedule throws; nothing is changed.
@@ -370,35 +393,14 @@ class VariableEngine {
   void drive(int place) {
     if (!cooperative()) return;
     std::unique_lock lock(drive_mutex_);
-    while (!driving_ && takes_.all_served() && !model_.is_held()) {
-      driving_ = true;
-      lock.unlock();
-      const auto ends = [&] {
-        lock.lock();
-        driving_ = false;
-      };
-      try {
-        guarded(place, [&] {
-          takes_.collect(Deadline(options_.deadline), {});
-          (void)update(takes_, Clock::now(), [&] { takes_.begin(options_.replicas_to_aggregate); });
-        });
-      } catch (...) {
-        ends();
-        throw;
-      }
-      ends();
-    }
-  }
-  /// Calls `f()`, which runs user code (schedules): if it throws, training has failed because of `place`.
-  template <class F>
-  auto guarded(int place, F&& f) {
     try {
-      return f();
-    } catch (const std::exception& error) {
-      membership_.fail(place, error.what());
-      throw;
+      while (!driving_ && takes_.all_served() && !model_.is_held()) {
+        const Driving alone(lock, driving_);
+        takes_.collect(Deadline(options_.deadline), {});
+        (void)update(takes_, Clock::now(), [&] { takes_.begin(options_.replicas_to_aggregate); });
+      }
     } catch (...) {
-      membership_.fail(place, "an exception that is no std::exception");
+      membership_.fail(place, text_of_exception());
       throw;
     }
   }

@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -252,11 +251,8 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
       return State::update_if_due();
     } catch (const TimeoutError&) {
       throw;
-    } catch (const std::exception& error) {
-      has_failed(place, error.what());
-      throw;
     } catch (...) {
-      has_failed(place, "an exception that is no std::exception");
+      has_failed(place, text_of_exception());
       throw;
     }
   }

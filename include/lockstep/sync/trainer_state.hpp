@@ -22,7 +22,6 @@
 #include <climits>
 #include <concepts>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -144,11 +143,8 @@ class TrainerState {
       int place, F&& f, Also&& also = [](Control&) {}) {
     try {
       f();
-    } catch (const std::exception& error) {
-      fail(place, error.what(), also);
-      throw;
     } catch (...) {
-      fail(place, "an exception that is no std::exception", also);
+      fail(place, text_of_exception(), also);
       throw;
     }
   }

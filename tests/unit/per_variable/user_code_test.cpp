@@ -139,3 +139,33 @@ TEST_CASE("variable_replicas: readers keep the variables still while replicas tr
   CHECK(were_still);
   CHECK(scene.value() == -200);
 }
+
+TEST_CASE("variable_replicas: a schedule may throw anything", "[variable_replicas][chief]") {
+  const ls::test::Watchdog watchdog;
+  bool throws = true;
+  const auto rate = [&](auto&) -> double { return throws ? throw 42 : 1.0; };
+  SECTION("in a replica: the next training goes on") {
+    CodeScene scene(rate);
+    {
+      auto replica = scene.trainer.join();
+      CHECK_THROWS_AS(scene.step(replica), int);
+      CHECK_THROWS_WITH(replica.resume(), ContainsSubstring("not wait"));
+      CHECK_THROWS_WITH(scene.step(replica), ContainsSubstring("an exception that is no std::exception"));
+    }
+    throws = false;
+    scene.trainer.start_over();
+    auto replica = scene.trainer.join();
+    CHECK(scene.step(replica).global_step > 0);
+    CHECK(scene.value() < 0);
+  }
+  SECTION("in a chief: the replicas are told") {
+    CodeScene scene(rate, {.driver = ls::Driver::chief});
+    scene.trainer.init_chief();
+    auto replica = scene.trainer.join();
+    auto chief = scene.trainer.chief();
+    replica.set_gradient(scene.w, Eigen::VectorXf::Constant(1, 1));
+    CHECK_THROWS_AS(replica.apply_gradients({.timeout = 5ms}), ls::TimeoutError);
+    CHECK_THROWS_AS(chief.step(), int);
+    CHECK_THROWS_WITH(replica.resume(), ContainsSubstring("an exception that is no std::exception"));
+  }
+}

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <sys/resource.h>
 
 using namespace lockstep;
@@ -387,6 +388,29 @@ TEST_CASE("BR-115: a forked child is refused, its parent goes on", "[processes][
   CHECK(replicas[1].wait() == 0);
   CHECK((*child_code)[0] == 7);
   for (const Found& found : all->replica) CHECK(found.value == -5);
+  CHECK(folder.files().empty());
+}
+
+TEST_CASE("BR-115: a forked child keeps the variables of a trainer that it destroys", "[processes][BR-115]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  const SharedMemory net{.name = "test", .directory = folder.path()};
+  Variables<double> variables;
+  const auto w = variables.add("w", Eigen::VectorXd::Zero(3));
+  const auto value_in_child = [&](auto trainer) {
+    auto replica = trainer->join();
+    replica.set_gradient(w, Eigen::VectorXd::Constant(3, 1));
+    replica.apply_gradients();
+    Process child([&] {
+      trainer.reset();
+      return static_cast<int>(-variables.value(w).sum());
+    });
+    return child.wait();
+  };
+  CHECK(value_in_child(std::make_unique<SyncReplicas<Sgd, SharedMemory, double>>(
+            Sgd{1}, variables, SyncOptions{.replicas_to_aggregate = 1}, net)) == 3);
+  CHECK(value_in_child(std::make_unique<VariableReplicas<Sgd, SharedMemory, double>>(
+            Sgd{1}, variables, VariableOptions{.replicas_to_aggregate = 1}, net)) == 6);
   CHECK(folder.files().empty());
 }
 

@@ -69,9 +69,12 @@ class SharedVariableState {
   SharedVariableState(const SharedVariableState&) = delete;
   SharedVariableState& operator=(const SharedVariableState&) = delete;
   ~SharedVariableState() {
-    if (is_in_forked_child()) return;
     try {
-      look([this](const VariableControl&) { return binding_->take_back(), true; });
+      // The variables outlive the session. A forked child has a copy of its memory, and may not wait.
+      if (is_in_forked_child())
+        binding_->take_back();
+      else
+        look([this](const VariableControl&) { return binding_->take_back(), true; });
     } catch (...) {
       binding_->take_back();  // a process has stopped inside the session
     }

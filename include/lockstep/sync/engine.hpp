@@ -75,8 +75,7 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
   RoundEngine(const RoundEngine&) = delete;
   RoundEngine& operator=(const RoundEngine&) = delete;
   ~RoundEngine() {
-    if constexpr (State::k_survives_kill)
-      if (!State::is_in_forked_child()) take_values_back();
+    if constexpr (State::k_survives_kill) take_values_back();
   }
 
   UpdateCrew<State>& crew() { return crew_; }
@@ -334,10 +333,12 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
     }
   }
 
-  /// The variables outlive the session. They are those after an update if there is a moment without one.
+  /// The variables outlive the session. They are those after an update if there is a moment without one; a
+  /// forked child, which has a copy of the memory and may not wait, takes them as they are.
   void take_values_back() noexcept {
+    if (!State::shows_values()) return;
+    if (State::is_in_forked_child()) return State::hide_values();
     try {
-      if (!State::shows_values()) return;
       while_still(std::min<std::chrono::milliseconds>(options().deadline, std::chrono::seconds(1)),
                   [&] { State::hide_values(); });
     } catch (...) {

@@ -127,6 +127,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// Goes on after a TimeoutError or Cancelled: gives the gradients if they do not count yet, and waits.
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
+    (void)engine();
     if (needs_ == Need::nothing)
       detail::throw_error<UsageError>("resume: replica ", place_, " does not wait for a token");
     return go_on(options);
@@ -144,8 +145,9 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// First element of the variables as this replica sees them; for GradientAccess.
   const T* values() const { return snapshot_.data(); }
   /// What the next gradients are written to; for GradientAccess.
-  /// @throws UsageError while gradients are pending after a timeout.
+  /// @throws UsageError while gradients are pending after a timeout, or if it has left.
   Contribution<T>& staging() {
+    (void)engine();
     if (needs_ != Need::nothing)
       detail::throw_error<UsageError>("gradient: replica ", place_,
                                       " still waits for a token; call resume() first");

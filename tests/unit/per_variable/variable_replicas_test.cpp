@@ -466,7 +466,14 @@ TEST_CASE("variable_replicas: seats", "[variable_replicas]") {
   CHECK_THROWS_AS(trainer.start_over(), ls::UsageError);
   auto moved = std::move(zero);
   moved.leave();
-  CHECK_THROWS_AS(moved.apply_gradients(), ls::UsageError);
+  for (auto* gone : {&zero, &moved}) {
+    CHECK_THROWS_WITH(gone->apply_gradients(), "replica 0 has left");
+    CHECK_THROWS_WITH(gone->apply_merged({}, 2), "replica 0 has left");
+    CHECK_THROWS_WITH(gone->resume(), "replica 0 has left");
+    CHECK_THROWS_WITH(gone->gradient(model.w), "replica 0 has left");
+    CHECK_THROWS_WITH(gone->value(model.w), "replica 0 has left");
+    CHECK_THROWS_WITH(gone->local_step(), "replica 0 has left");
+  }
   CHECK(trainer.join().index() == 0);
 }
 

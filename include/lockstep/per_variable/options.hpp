@@ -77,7 +77,7 @@ struct VariableOptions {
            init_tokens);
     expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
     expect(max_rows >= 0, "max_rows: must not be negative, got ", max_rows);
-    expect(global_step >= 0, "global_step: must not be negative, got ", global_step);
+    detail::expect_step("global_step", global_step);
     expect(departure != Departure::redistribute && departure != Departure::shrink,
            "departure: accumulators do not know who contributes, so only wait, stop and fail are possible");
     expect(!kind || (sparse.empty() && without_gradient.empty()),

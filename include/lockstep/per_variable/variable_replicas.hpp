@@ -172,11 +172,18 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// Updates applied by this trainer.
   std::int64_t updates() const { return engine_->counters().updates; }
   /// Changes the counter alone, as a restore of it does; then call `init_chief`.
-  void set_global_step(std::int64_t step) { engine_->set_global_step(step); }
+  /// @throws InvalidArgument for a negative step.
+  void set_global_step(std::int64_t step) {
+    detail::expect_step("set_global_step", step);
+    engine_->set_global_step(step);
+  }
   /// The label of the next gradients of replica `place`.
   std::int64_t local_step(int place) const { return engine_->local_step(place); }
-  /// Changes that label.
-  void set_local_step(int place, std::int64_t step) { engine_->set_local_step(place, step); }
+  /// Changes that label. @throws InvalidArgument for a negative step, or if there is no such replica.
+  void set_local_step(int place, std::int64_t step) {
+    detail::expect_step("set_local_step", step);
+    engine_->set_local_step(place, step);
+  }
   /// Tokens in the queue, the next one first.
   std::vector<Index> tokens() const { return engine_->tokens(); }
   /// Whether the variable of this number has an accumulator, and of which kind.

@@ -18,6 +18,16 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
+namespace detail {
+
+/// @throws InvalidArgument for a step that no count of updates can have, or from which one cannot go on.
+inline void expect_step(const char* subject, std::int64_t step) {
+  if (step < 0) throw_error<InvalidArgument>(subject, ": must not be negative, got ", step);
+  if (step > std::int64_t{1} << 61) throw_error<InvalidArgument>(subject, ": at most 2^61, got ", step);
+}
+
+}  // namespace detail
+
 /// Who writes the update once enough contributions are there.
 enum class Driver : std::uint8_t {
   cooperative,  ///< the replicas that wait for it
@@ -94,7 +104,7 @@ struct SyncOptions {
     expect(clip_contribution_norm >= 0, "clip_contribution_norm: must not be negative, got ",
            clip_contribution_norm);
     expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
-    expect(global_step >= 0, "global_step: must not be negative, got ", global_step);
+    detail::expect_step("global_step", global_step);
   }
 };
 

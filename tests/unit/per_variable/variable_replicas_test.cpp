@@ -18,6 +18,8 @@
 #include <array>
 #include <chrono>
 #include <concepts>
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <stop_token>
 #include <string>
@@ -222,6 +224,7 @@ TEST_CASE("variable_replicas: options without meaning are refused", "[variable_r
   CHECK_THROWS_AS(make({.without_gradient = {"w", "table"}}), ls::InvalidArgument);
   CHECK_THROWS_AS(make({.departure = ls::Departure::shrink}), ls::InvalidArgument);
   CHECK_THROWS_AS(make({.global_step = -1}), ls::InvalidArgument);
+  CHECK_THROWS_AS(make({.global_step = std::numeric_limits<std::int64_t>::max()}), ls::InvalidArgument);
   CHECK_THROWS_AS(make({.deadline = 0ms}), ls::InvalidArgument);
   make(options(1));  // and none of them has kept the variables
 }
@@ -475,6 +478,21 @@ TEST_CASE("variable_replicas: seats", "[variable_replicas]") {
     CHECK_THROWS_WITH(gone->local_step(), "replica 0 has left");
   }
   CHECK(trainer.join().index() == 0);
+}
+
+TEST_CASE("variable_replicas: a step that cannot be is refused", "[variable_replicas]") {
+  TableModel model;
+  TableTrainer trainer{ls::Sgd{1.0}, model.variables, only_w(1)};
+  for (const std::int64_t wrong : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
+    CHECK_THROWS_AS(trainer.set_global_step(wrong), ls::InvalidArgument);
+    CHECK_THROWS_AS(trainer.set_local_step(0, wrong), ls::InvalidArgument);
+  }
+  CHECK_THROWS_AS(trainer.set_local_step(1, 0), ls::InvalidArgument);
+  CHECK(trainer.global_step() == 0);
+  trainer.set_global_step(7);
+  trainer.set_local_step(0, 7);
+  CHECK(push_w(trainer, 0, 1)[0] == Pushed::accepted);
+  CHECK(trainer.global_step() == 8);
 }
 
 TEST_CASE("variable_replicas: weights are not possible", "[variable_replicas]") {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -235,6 +236,17 @@ TEST_CASE("variables: a chief may be a process of its own, and die", "[processes
     trainer.init_chief(0);
     auto replica = trainer.join();
     CHECK_THROWS_WITH(model.step(replica), ContainsSubstring("there is no chief"));
+  }
+  SECTION("a stop ends the wait for one") {
+    TwoKinds model;
+    auto trainer = trainer_of(model);
+    std::stop_source stop;
+    std::jthread later([&] {
+      std::this_thread::sleep_for(20ms);
+      stop.request_stop();
+    });
+    CHECK_THROWS_AS(trainer.join(stop.get_token()), Cancelled);
+    CHECK_THROWS_AS(trainer.run([](auto&) {}, stop.get_token()), Cancelled);
   }
   CHECK(folder.files().empty());
 }

@@ -81,7 +81,7 @@ class VariableEngine {
     return seats;
   }
   /// Takes a place, any if it is negative; its local step becomes the global step. @return the place.
-  int join(int place) {
+  int join(int place, const std::stop_token&) {
     if (!initialised_.load(std::memory_order_relaxed))
       throw UsageError("join: with Driver::chief call init_chief() before the first replica joins");
     const int taken = membership().join(place);

@@ -39,7 +39,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   /// Used by `VariableReplicas::join`.
   VariableReplica(Engine& engine, int place, std::stop_token stop)
       : engine_(&engine),
-        place_(engine.join(place)),
+        place_(engine.join(place, stop)),
         stop_(std::move(stop)),
         unwinding_(std::uncaught_exceptions()) {
     try {

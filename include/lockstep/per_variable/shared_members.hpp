@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,10 +45,10 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
 
   std::vector<int> seats_here() const { return session_.seats_here(options().replicas()); }
   /// Takes a place, any if it is negative; its local step becomes the global step. Waits for a chief that has
-  /// not started yet. @return the place.
-  int join(int place) {
+  /// not started yet. @return the place. @throws Cancelled, TimeoutError
+  int join(int place, const std::stop_token& stop) {
     if (const std::vector<int> seats = seats_here(); place < 0 && seats.size() == 1) place = seats.front();
-    wait_for_chief();
+    wait_for_chief(stop);
     const int taken = State::transition([&](VariableControl& control) {
       State::settle_the_dead(control);
       const int free = place < 0 ? control.free_place() : checked(place);
@@ -315,11 +316,12 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
   }
 
   /// A chief may be a process that starts later.
-  void wait_for_chief() {
-    const WaitEnd end = await(session_, State::word(), Deadline(options().deadline), {}, [&] {
+  void wait_for_chief(const std::stop_token& stop) {
+    const WaitEnd end = await(session_, State::word(), Deadline(options().deadline), stop, [&] {
       return State::look([](const VariableControl& control) { return control.has_steps; });
     });
-    if (end != WaitEnd::settled)
+    if (end == WaitEnd::stopped) throw Cancelled("join: stop was requested");
+    if (end == WaitEnd::expired)
       throw TimeoutError(
           text("join: waited ", options().deadline.count(), " ms for a chief that calls init_chief()"), {});
   }

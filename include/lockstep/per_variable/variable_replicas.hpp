@@ -78,7 +78,7 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
 
   /// Takes the lowest free replica number. Its local step becomes the global step.
   /// @throws UsageError if all N have joined, or a chief is to drive and `init_chief` was never called;
-  /// between processes TimeoutError if it is not called before the deadline.
+  /// between processes TimeoutError if it is not called before the deadline, Cancelled.
   Replica join(std::stop_token stop = {}) { return seat(-1, std::move(stop)); }
   /// Takes a certain replica number: at the start, or in place of one that has left. Accumulators do not know
   /// who contributes, so a replacement just goes on. @throws InvalidArgument if there is no such number;

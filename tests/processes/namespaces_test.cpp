@@ -3,9 +3,12 @@
 #include "processes/scenario.hpp"
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <fstream>
+#include <ostream>
 #include <sched.h>
+#include <thread>
 #include <vector>
 
 using namespace lockstep;
@@ -34,6 +37,20 @@ Process contained(std::atomic<pid_t>& id, F body) {
     return first.wait();
   });
 }
+
+#if defined(CLONE_NEWTIME)
+/// Calls `body()` in a process whose monotonic clock is a day ahead.
+template <class F>
+Process a_day_ahead(std::atomic<pid_t>& id, F body) {
+  return Process([&id, body] {
+    if (::unshare(CLONE_NEWTIME) != 0) return 98;
+    std::ofstream("/proc/self/timens_offsets") << "monotonic 86400 0" << std::endl;
+    Process first(body);
+    id = first.id();
+    return first.wait();
+  });
+}
+#endif
 
 /// The process sleeps in the kernel. @param id as the calling process sees it.
 bool sleeps(pid_t id) {
@@ -188,4 +205,33 @@ TEST_CASE("replicas of different pid namespaces train as one, and one is replace
     CHECK(found.value == -2.0 * k_rounds);  // the mean of 1, 2 and 3 in each round
   }
   CHECK(folder.files().empty());
+}
+
+TEST_CASE("a death is noticed although the dead one's clock was ahead", "[processes][namespaces]") {
+#if defined(CLONE_NEWTIME)
+  if (Process([] { return ::unshare(CLONE_NEWTIME) == 0 ? 0 : 1; }).wait() != 0)
+    SKIP("unshare: no time namespaces here");
+  const Watchdog watchdog(120s);
+  const SessionFolder folder;
+  const Shared<FoundByAll<2>> all;
+  const Shared<std::atomic<pid_t>> id;
+  const Plan plan{{.replicas_to_aggregate = 2, .departure = Departure::shrink, .deadline = 20s},
+                  folder.path()};
+  Process ahead = a_day_ahead(*id, [&] { return train(plan, 0, all->replica[0], steps(1, 1'000'000)); });
+  Process stays([&] {
+    return train(plan, 1, all->replica[1], [&](auto& replica, const auto& w, Found& found) {
+      steps(1, 2)(replica, w, found);
+      std::this_thread::sleep_for(300ms);  // the other one waits, and looks for the dead
+      wait_until([&] { return id->load() > 0; });
+      ::kill(*id, SIGKILL);
+      steps(1, 5)(replica, w, found);
+    });
+  });
+  INFO(all->replica[1].text());
+  CHECK(stays.wait() == 0);
+  CHECK(all->replica[1].global_step == 5);
+  CHECK(ahead.wait() == 128 + SIGKILL);
+#else
+  SKIP("the C library does not know time namespaces");
+#endif
 }

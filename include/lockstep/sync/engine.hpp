@@ -380,12 +380,12 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
     }
   }
 
-  /// One waiter per slice is enough.
+  /// One waiter per slice is enough. A time in the future was left by one in another time namespace.
   bool is_my_turn_to_look() {
     const std::int64_t now =
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
     std::int64_t last = arrays().last_look->load(std::memory_order_relaxed);
-    return now - last >= std::chrono::nanoseconds(k_slice).count() / 2 &&
+    return (last > now || last < now - std::chrono::nanoseconds(k_slice).count() / 2) &&
            arrays().last_look->compare_exchange_strong(last, now, std::memory_order_relaxed);
   }
 

@@ -168,7 +168,7 @@ class VariableEngine {
 
   /// Gives each gradient to its accumulator, labelled with the replica's local step. All are checked first.
   /// @return what became of each variable's gradient.
-  std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients) {
+  std::vector<Pushed> push(int place, std::span<const NumberedGradient<T>> gradients) {
     check(place, gradients);
     std::vector<Pushed> result = add(place, gradients);
     drive(place);
@@ -176,7 +176,7 @@ class VariableEngine {
   }
   /// `push`, then gets in line for a token. No tokens are given out in between: whoever has contributed to an
   /// update is in line when its tokens come, and nobody else can take one of these in its place.
-  std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients,
+  std::vector<Pushed> push(int place, std::span<const NumberedGradient<T>> gradients,
                            std::optional<Waiter>& line, std::int64_t /*batches*/ = 1) {
     check(place, gradients);
     std::vector<Pushed> result;
@@ -197,7 +197,7 @@ class VariableEngine {
                  [&](const std::stop_token& any) { return tokens_.take(timeout, any, line); });
   }
   /// Gradients and token in one call, for one who keeps no place in the line.
-  Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout,
+  Index step(int place, std::span<const NumberedGradient<T>> gradients, std::chrono::milliseconds timeout,
              const std::stop_token& stop) {
     std::optional<Waiter> line;
     push(place, gradients, line);
@@ -271,20 +271,19 @@ class VariableEngine {
     return result;
   }
 
-  void check(int place, std::span<const NamedGradient<T>> gradients) {
+  void check(int place, std::span<const NumberedGradient<T>> gradients) {
     membership().expect_healthy(place);
     std::vector<bool> seen(layout().count());
-    for (const auto& [name, gradient] : gradients) {
-      const VariableInfo& info = layout().find(name);
+    for (const auto& [id, gradient] : gradients) {
+      const VariableInfo& info = layout()[id];
       expect_first(info, seen);
-      check_gradient(info, accumulators_[info.id].kind(), groups_.is_trainable(info.id), gradient);
+      check_gradient(info, accumulators_[id].kind(), groups_.is_trainable(id), gradient);
     }
   }
-  std::vector<Pushed> add(int place, std::span<const NamedGradient<T>> gradients) {
+  std::vector<Pushed> add(int place, std::span<const NumberedGradient<T>> gradients) {
     const Index local_step = membership_.local_step(place);
     std::vector<Pushed> result(accumulators_.size(), Pushed::absent);
-    for (const auto& [name, gradient] : gradients) {
-      const std::uint32_t id = layout().find(name).id;
+    for (const auto& [id, gradient] : gradients) {
       bool accepted = false;
       if (!accumulators_[id].exists()) continue;
       if (const auto* dense = std::get_if<TensorView<const T>>(&gradient))

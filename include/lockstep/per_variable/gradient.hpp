@@ -6,10 +6,13 @@
 
 #include <lockstep/accumulators/tensor.hpp>
 #include <lockstep/config.hpp>
+#include <lockstep/gradients/layout.hpp>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -44,6 +47,27 @@ struct NamedGradient {
   std::string_view variable;          ///< its name
   VariableGradient<T> gradient = {};  ///< dense, sparse or nothing
 };
+
+namespace detail {
+
+/// A gradient and the number of its variable.
+template <class T>
+struct NumberedGradient {
+  std::uint32_t id;
+  VariableGradient<T> gradient = {};
+};
+
+/// The same gradients by number. Names are looked for one after the other.
+/// @throws UnknownVariable
+template <class T>
+std::vector<NumberedGradient<T>> by_number(const Layout& layout, std::span<const NamedGradient<T>> named) {
+  std::vector<NumberedGradient<T>> result;
+  result.reserve(named.size());
+  for (const auto& [name, gradient] : named) result.push_back({layout.find(name).id, gradient});
+  return result;
+}
+
+}  // namespace detail
 
 /// What became of the gradient of one variable.
 enum class Pushed : std::uint8_t {

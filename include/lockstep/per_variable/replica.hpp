@@ -204,7 +204,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
   }
 
   std::vector<Pushed> push(Contribution<T>& staged, T scale, std::int64_t batches) {
-    std::vector<NamedGradient<T>> gradients;
+    std::vector<detail::NumberedGradient<T>> gradients;
     std::vector<std::vector<Index>> indices(staged.layout().count());
     std::vector<std::vector<T>> rows(staged.layout().count());
     for (const VariableInfo& info : staged.layout().infos()) {
@@ -218,7 +218,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
           detail::as_array(scaled) = detail::as_array(elements) * scale;
           elements = scaled;
         }
-        gradients.push_back({info.name, TensorView<const T>(elements, info.shape)});
+        gradients.push_back({info.id, TensorView<const T>(elements, info.shape)});
       } else if (staged.presence(info.id) == Presence::rows) {
         const Index width = info.row_size();
         auto& values = rows[info.id];
@@ -229,7 +229,7 @@ class VariableReplica : public GradientAccess<VariableReplica<R, Net, T>, T, T> 
         if (scale != T(1)) detail::as_array(std::span<T>(values)) *= scale;
         const Shape shape = detail::rows_shape(info, static_cast<Index>(indices[info.id].size()));
         gradients.push_back(
-            {info.name, SparseGradient<T>{.indices = indices[info.id], .values = {values, shape}}});
+            {info.id, SparseGradient<T>{.indices = indices[info.id], .values = {values, shape}}});
       }
     }
     return engine().push(place_, gradients, line_, batches);

@@ -58,11 +58,11 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
 
   // ---- a replica's step
 
-  std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients) {
+  std::vector<Pushed> push(int place, std::span<const NumberedGradient<T>> gradients) {
     return push_and(place, gradients, 0, [](VariableControl&) {});
   }
   /// The same, and gets in line for a token.
-  std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients,
+  std::vector<Pushed> push(int place, std::span<const NumberedGradient<T>> gradients,
                            std::optional<Waiter>& line, std::int64_t batches = 1) {
     return push_and(place, gradients, batches, [&](VariableControl& control) { get_in_line(control, line); });
   }
@@ -108,7 +108,7 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     return result.value;
   }
   /// Gradients and token in one call, for one who keeps no place in the line.
-  Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout,
+  Index step(int place, std::span<const NumberedGradient<T>> gradients, std::chrono::milliseconds timeout,
              const std::stop_token& stop) {
     std::optional<Waiter> line;
     try {
@@ -264,24 +264,21 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
   // ---- gradients and the line
 
   template <class F>
-  std::vector<Pushed> push_and(int place, std::span<const NamedGradient<T>> gradients, std::int64_t batches,
-                               F&& then) {
+  std::vector<Pushed> push_and(int place, std::span<const NumberedGradient<T>> gradients,
+                               std::int64_t batches, F&& then) {
     checked(place);
-    std::vector<std::uint32_t> ids;
     std::vector<bool> seen(layout().count());
-    for (const auto& [name, gradient] : gradients) {
-      const VariableInfo& info = layout().find(name);
+    for (const auto& [id, gradient] : gradients) {
+      const VariableInfo& info = layout()[id];
       expect_first(info, seen);  // there is one spare buffer for each
-      check_gradient(info, State::kind(info.id), State::groups_.is_trainable(info.id), gradient);
-      if (State::kind(info.id) != GradientKind::none) State::sums().check(info.id, gradient);
-      ids.push_back(info.id);
+      check_gradient(info, State::kind(id), State::groups_.is_trainable(id), gradient);
+      if (State::kind(id) != GradientKind::none) State::sums().check(id, gradient);
     }
     std::vector<Pushed> result(layout().count(), Pushed::absent);
     bool is_due = false;
     State::transition([&](VariableControl& control) {
       expect_healthy(control, place);
-      for (std::size_t i = 0; i < ids.size(); ++i)
-        result[ids[i]] = add(control, place, ids[i], gradients[i].gradient);
+      for (const auto& [id, gradient] : gradients) result[id] = add(control, place, id, gradient);
       control.at(place).sequence += batches;
       then(control);
       is_due = State::is_due(control);

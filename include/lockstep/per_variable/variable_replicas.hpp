@@ -144,7 +144,7 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// named twice, UsageError for another kind of gradient than declared: nothing has happened then.
   /// PeerFailed.
   std::vector<Pushed> push(int place, std::span<const NamedGradient<T>> gradients) {
-    return engine_->push(place, gradients);
+    return engine_->push(place, detail::by_number(engine_->layout(), gradients));
   }
   /// Waits for a token, which becomes the local step of replica `place`.
   /// @throws TimeoutError, Cancelled: no token is used up; OutOfRange after `close()`; PeerFailed.
@@ -157,8 +157,8 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   /// stand, so call `token`.
   Index step(int place, std::span<const NamedGradient<T>> gradients, std::chrono::milliseconds timeout = {},
              const std::stop_token& stop = {}) {
-    return engine_->step(place, gradients, detail::timeout_or("step", timeout, engine_->options().deadline),
-                         stop);
+    return engine_->step(place, detail::by_number(engine_->layout(), gradients),
+                         detail::timeout_or("step", timeout, engine_->options().deadline), stop);
   }
 
   // ---- what can be looked at

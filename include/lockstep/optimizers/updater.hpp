@@ -162,13 +162,16 @@ class Updater {
     return sum;
   }
 
+  /// What the rule is told about this update.
+  static StepInfo step_info(const UpdaterState& state, const UpdatePlan& plan) {
+    return {.step = state.window.updates,
+            .weight = plan.total,
+            .examples = state.examples,
+            .schedule = state.window.global_step};
+  }
   /// Computes what the rule needs for this update: schedules, bias corrections. Only if the plan applies.
   void prepare(const UpdaterState& state, const UpdatePlan& plan) {
-    const StepInfo info{.step = state.window.updates,
-                        .weight = plan.total,
-                        .examples = state.examples,
-                        .schedule = state.window.global_step};
-    groups_.prepare(info, steps_);
+    groups_.prepare(step_info(state, plan), steps_);
   }
 
   /// Fills the list of sources of a plan, in order.

@@ -101,12 +101,7 @@ class LocalModel {
   /// Computes what the rules need for an update.
   void prepare(const UpdaterState& state, const UpdatePlan& plan) {
     updater_.prepare(state, plan);
-    const StepInfo info{.step = state.window.updates,
-                        .weight = plan.total,
-                        .examples = state.examples,
-                        .schedule = state.window.global_step};
-    for (std::size_t group = 0; group < groups_.count(); ++group)
-      in_turn_[group] = prepare_in_turn(groups_.rule(group), info);
+    prepare_in_turn(groups_, Updater<R, T, T>::step_info(state, plan), in_turn_.data());
   }
   /// Puts the aggregates where the update reads them, and applies repeated rows that the rule applies in
   /// turn.

@@ -66,15 +66,7 @@ struct VariableOptions {
     const auto expect = [](bool holds, auto&&... parts) {
       if (!holds) detail::throw_error<InvalidArgument>(parts...);
     };
-    expect(replicas_to_aggregate >= 1, "replicas_to_aggregate: must be at least 1, got ",
-           replicas_to_aggregate);
-    expect(total_num_replicas >= 0, "total_num_replicas: must be at least 1, or 0 for R, got ",
-           total_num_replicas);
-    expect(replicas() <= k_max_replicas, "total_num_replicas: at most ", k_max_replicas, ", got ",
-           replicas());
-    expect(init_tokens == -1 || init_tokens >= lockstep_tokens(), "init_tokens: ", replicas_to_aggregate,
-           " gradients of ", replicas(), " replicas need at least ", lockstep_tokens(), ", got ",
-           init_tokens);
+    detail::expect_replicas(replicas_to_aggregate, total_num_replicas, init_tokens, "gradients");
     expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
     expect(max_rows >= 0, "max_rows: must not be negative, got ", max_rows);
     detail::expect_step("global_step", global_step);

@@ -11,11 +11,13 @@
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/moving_average.hpp>
 #include <lockstep/optimizers/rule.hpp>
+#include <lockstep/optimizers/rule_groups.hpp>
 #include <lockstep/optimizers/sgd.hpp>
 
 #include <Eigen/Core>
 
 #include <array>
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 
@@ -66,6 +68,14 @@ typename InTurnStep<Rule>::type prepare_in_turn(const Rule& rule, const StepInfo
     return prepare_step(AppliesRowsInTurn<Rule>::inner(rule), info);
   else
     return {};
+}
+
+/// The same by rule of a recipe.
+template <class R>
+void prepare_in_turn(const RuleGroups<R>& groups, const StepInfo& info,
+                     typename InTurnStep<rule_of_t<R>>::type* steps) {
+  for (std::size_t group = 0; group < groups.count(); ++group)
+    steps[group] = prepare_in_turn(groups.rule(group), info);
 }
 
 /// Applies elements [at, at + width) of a gradient to those of `values`.

@@ -65,12 +65,7 @@ class SharedUpdate {
   /// Computes what the rules need for it; by one thread, which alone may. @throws what a schedule throws.
   void prepare(const UpdaterState& state, const UpdatePlan& plan) {
     updater_.prepare(state, plan);
-    const StepInfo info{.step = state.window.updates,
-                        .weight = plan.total,
-                        .examples = state.examples,
-                        .schedule = state.window.global_step};
-    for (std::size_t group = 0; group < groups_.count(); ++group)
-      in_turn_[group] = prepare_in_turn(groups_.rule(group), info);
+    prepare_in_turn(groups_, Updater<R, T, T>::step_info(state, plan), in_turn_);
   }
 
   /// Does all units from `first_unit` that are not done, then counts the update in `state`. Whoever is killed

@@ -11,6 +11,7 @@
 #include <lockstep/reduction.hpp>
 #include <lockstep/transport/wait.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,21 @@ namespace detail {
 inline void expect_step(const char* subject, std::int64_t step) {
   if (step < 0) throw_error<InvalidArgument>(subject, ": must not be negative, got ", step);
   if (step > std::int64_t{1} << 61) throw_error<InvalidArgument>(subject, ": at most 2^61, got ", step);
+}
+
+/// @param required R. @param total N, or 0 for R. @param gradients what R counts, in the plural.
+/// @throws InvalidArgument unless R of them can come together.
+inline void expect_replicas(int required, int total, int init_tokens, const char* gradients) {
+  const auto expect = [](bool holds, auto&&... parts) {
+    if (!holds) throw_error<InvalidArgument>(parts...);
+  };
+  expect(required >= 1, "replicas_to_aggregate: must be at least 1, got ", required);
+  expect(total >= 0, "total_num_replicas: must be at least 1, or 0 for R, got ", total);
+  const int replicas = total == 0 ? required : total;
+  expect(replicas <= k_max_replicas, "total_num_replicas: at most ", k_max_replicas, ", got ", replicas);
+  const int least = std::max(0, required - replicas);
+  expect(init_tokens == -1 || init_tokens >= least, "init_tokens: ", required, ' ', gradients, " of ",
+         replicas, " replicas need at least ", least, ", got ", init_tokens);
 }
 
 }  // namespace detail
@@ -88,18 +104,9 @@ struct SyncOptions {
     const auto expect = [](bool holds, auto&&... parts) {
       if (!holds) detail::throw_error<InvalidArgument>(parts...);
     };
-    expect(replicas_to_aggregate >= 1, "replicas_to_aggregate: must be at least 1, got ",
-           replicas_to_aggregate);
+    detail::expect_replicas(replicas_to_aggregate, total_num_replicas, init_tokens, "contributions");
     expect(replicas_to_aggregate <= k_max_contributions, "replicas_to_aggregate: at most ",
            k_max_contributions, ", got ", replicas_to_aggregate);
-    expect(total_num_replicas >= 0, "total_num_replicas: must be at least 1, or 0 for R, got ",
-           total_num_replicas);
-    expect(replicas() <= k_max_replicas, "total_num_replicas: at most ", k_max_replicas, ", got ",
-           replicas());
-    expect(init_tokens == -1 || init_tokens >= std::max(0, replicas_to_aggregate - replicas()),
-           "init_tokens: ", replicas_to_aggregate, " contributions of ", replicas(),
-           " replicas need at least ", std::max(0, replicas_to_aggregate - replicas()), ", got ",
-           init_tokens);
     expect(clip_norm >= 0, "clip_norm: must not be negative, got ", clip_norm);
     expect(clip_contribution_norm >= 0, "clip_contribution_norm: must not be negative, got ",
            clip_contribution_norm);

@@ -52,6 +52,12 @@ Process a_day_ahead(std::atomic<pid_t>& id, F body) {
 }
 #endif
 
+/// Waits until its number is known: it may be further than who made it, and 0 would be the whole group.
+void kill_named(const std::atomic<pid_t>& id) {
+  wait_until([&] { return id.load() > 0; });
+  ::kill(id, SIGKILL);
+}
+
 /// The process sleeps in the kernel. @param id as the calling process sees it.
 bool sleeps(pid_t id) {
   std::ifstream file(detail::text("/proc/", id, "/stat"));
@@ -108,7 +114,7 @@ TEST_CASE("a mutex is its owner's, whoever has the same number elsewhere and is 
   });
   wait_until([&] { return scene->waiter != 0 && sleeps(scene->waiter); });
   std::this_thread::sleep_for(50ms);  // it may have slept on its way to the mutex
-  ::kill(scene->waiter, SIGKILL);
+  kill_named(scene->waiter);
   CHECK(waiter.wait() == 128 + SIGKILL);
   CHECK_THROWS_AS(value(other), TimeoutError);
   scene->lets_go = true;
@@ -127,7 +133,7 @@ TEST_CASE("a mutex passes on from an owner that is killed in another pid namespa
     const Shared<Scene> scene;
     Process owner = contained(scene->owner, [&] { return add_slowly(net, *scene, 5); });
     wait_until([&] { return scene->is_inside.load(); });
-    ::kill(scene->owner, SIGKILL);
+    kill_named(scene->owner);
     // What it had not committed has not happened.
     here.exclusive([](Number& number) { number.value += 1; });
     CHECK(here.exclusive([](const Number& number) { return number.value; }) == i + 1);
@@ -169,7 +175,7 @@ TEST_CASE("transitions of different pid namespaces exclude each other while some
       count(here, 0);
       ++mine;
     }
-    for (const std::atomic<pid_t>& id : *ids) ::kill(id, SIGKILL);
+    for (const std::atomic<pid_t>& id : *ids) kill_named(id);
     for (Process& other : others) CHECK(other.wait() == 128 + SIGKILL);
     const Counts after = look();
     CHECK(after.by[0] == mine);
@@ -192,7 +198,7 @@ TEST_CASE("replicas of different pid namespaces train as one, and one is replace
   Process one = contained(nobody, [&] { return train(plan, 1, all->replica[1], steps(2, k_rounds)); });
   Process two = contained(victim, [&] { return train(plan, 2, all->replica[2], steps(3, k_rounds)); });
   wait_until([&] { return all->replica[2].rounds >= k_rounds / 3; });
-  ::kill(victim, SIGKILL);
+  kill_named(victim);
   const int code = two.wait();
   Process again = contained(nobody, [&] { return train(plan, 2, all->replica[2], steps(3, k_rounds)); });
   CHECK(zero.wait() == 0);
@@ -222,8 +228,7 @@ TEST_CASE("a death is noticed although the dead one's clock was ahead", "[proces
     return train(plan, 1, all->replica[1], [&](auto& replica, const auto& w, Found& found) {
       steps(1, 2)(replica, w, found);
       std::this_thread::sleep_for(300ms);  // the other one waits, and looks for the dead
-      wait_until([&] { return id->load() > 0; });
-      ::kill(*id, SIGKILL);
+      kill_named(*id);
       steps(1, 5)(replica, w, found);
     });
   });

@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/function_ref.hpp>
 #include <lockstep/observe/observer.hpp>
 #include <lockstep/optimizers/step_result.hpp>
 #include <lockstep/sync/engine.hpp>
@@ -61,8 +62,48 @@ class Participant {
   /// are.
   /// @param seen the progress word before the caller looked at the state and found nothing to wait for yet.
   template <class Quick, class Done>
-  StepResult wait(const ApplyOptions& options, std::optional<std::uint32_t> seen, Quick&& quick,
-                  Done&& done) {
+  StepResult wait(const ApplyOptions& options, std::optional<std::uint32_t> seen, const Quick& quick,
+                  const Done& done) {
+    if (reads_snapshot() || !quick()) return sleep_and_help(options, seen, quick, done);
+    read_board();
+    return {.status = Status::accepted, .global_step = step_};
+  }
+
+  // For the observer: from now on the program computes; it does not any more; it hands over what it has
+  // computed, until the timer ends.
+  void computes() { computing_ = engine_->span(index(), Activity::compute); }
+  void stops_computing() { computing_.end(); }
+  auto pushes() {
+    stops_computing();
+    return engine_->span(index(), Activity::push);
+  }
+  /// What `step()` returns, once the observer knows; the program computes then.
+  template <class Step>
+  StepResult observed(Step&& step) {
+    const StepResult result = step();
+    if constexpr (SeesSteps<typename Engine::ObserverType>) engine_->observer().on(StepEnd{index(), result});
+    computes();
+    return result;
+  }
+
+  /// Inside exclusion: no longer keeps the variables still, as the copy of them did that could not end it.
+  void end_hold(Control& control) {
+    if (std::exchange(holds_, false)) control.round.release(index());
+  }
+
+  bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
+
+  /// Takes the variables as they are, once no update is being written.
+  StepResult observe(const ApplyOptions& options) {
+    return wait(
+        options, std::nullopt, [] { return false; },
+        [](const Control& control) { return control.round.phase != protocol::Phase::applying; });
+  }
+
+ private:
+  /// `wait` where there is something to wait for. Compiled once, whatever it is.
+  StepResult sleep_and_help(const ApplyOptions& options, std::optional<std::uint32_t> seen,
+                            FunctionRef<bool()> quick, FunctionRef<bool(Control&)> done) {
     const auto timeout = timeout_or("wait", options.timeout, deadline_);
     std::optional<Deadline> deadline;
     std::optional<std::stop_callback<detail::Announce<Engine>>> wake_up;
@@ -132,38 +173,6 @@ class Participant {
     }
   }
 
-  // For the observer: from now on the program computes; it does not any more; it hands over what it has
-  // computed, until the timer ends.
-  void computes() { computing_ = engine_->span(index(), Activity::compute); }
-  void stops_computing() { computing_.end(); }
-  auto pushes() {
-    stops_computing();
-    return engine_->span(index(), Activity::push);
-  }
-  /// What `step()` returns, once the observer knows; the program computes then.
-  template <class Step>
-  StepResult observed(Step&& step) {
-    const StepResult result = step();
-    if constexpr (SeesSteps<typename Engine::ObserverType>) engine_->observer().on(StepEnd{index(), result});
-    computes();
-    return result;
-  }
-
-  /// Inside exclusion: no longer keeps the variables still, as the copy of them did that could not end it.
-  void end_hold(Control& control) {
-    if (std::exchange(holds_, false)) control.round.release(index());
-  }
-
-  bool cooperates() const { return engine_->options().driver == Driver::cooperative; }
-
-  /// Takes the variables as they are, once no update is being written.
-  StepResult observe(const ApplyOptions& options) {
-    return wait(
-        options, std::nullopt, [] { return false; },
-        [](const Control& control) { return control.round.phase != protocol::Phase::applying; });
-  }
-
- private:
   StepResult ended(protocol::Ending ending, int culprit) {
     if (ending == protocol::Ending::stopped)
       return {.status = Status::stopped, .global_step = step_, .culprit = culprit};

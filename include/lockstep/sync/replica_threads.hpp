@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/function_ref.hpp>
 #include <lockstep/sync/engine.hpp>
 #include <lockstep/transport/start_thread.hpp>
 
@@ -28,8 +29,8 @@ namespace detail {
 /// @param title what error texts begin with.
 /// @throws the exception that came first, but one that caused others (not PeerFailed) before one that was
 /// caused; SystemError if the system gives no thread.
-template <class F>
-void run_replica_threads(const std::string& title, int count, F&& body) {
+inline void run_replica_threads(const std::string& title, int count,
+                                FunctionRef<void(int, const std::exception_ptr&)> body) {
   std::mutex mutex;
   std::exception_ptr cause, consequence;
   const auto guarded = [&](int i, const std::exception_ptr& no_thread) {

@@ -243,21 +243,17 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
     State::forget_failure();
   }
 
-  /// Who the open round or update still waits for.
-  std::vector<Missing> missing() {
+  /// Who the open round or update still waits for, other than who asks.
+  std::vector<Missing> missing(int asks = protocol::k_nobody) {
     std::vector<Missing> result;
-    Places at_work;
     session().exclusive([&](const Control& control) {
-      for (int place = 0; place < control.round.total; ++place)
-        if (control.round.is_missing(place)) result.push_back({place, why(control.round, place)});
+      Places at_work;
       add_those_at_work(control, at_work);
+      for (int place = 0; place < control.round.total; ++place)
+        if (place != asks && (control.round.is_missing(place) || at_work.has(place)))
+          result.push_back(
+              {place, control.round.is_missing(place) ? why(control.round, place) : slow_or_dead(place)});
     });
-    for (const int place : at_work)
-      if (place != k_visitor && std::none_of(result.begin(), result.end(),
-                                             [&](const Missing& known) { return known.replica == place; }))
-        result.push_back({place, session().alive(place) ? Missing::Why::slow : Missing::Why::dead});
-    std::sort(result.begin(), result.end(),
-              [](const Missing& a, const Missing& b) { return a.replica < b.replica; });
     return result;
   }
 
@@ -302,6 +298,9 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
       case protocol::Seat::active:
         break;
     }
+    return slow_or_dead(place);
+  }
+  Missing::Why slow_or_dead(int place) {
     return session().alive(place) ? Missing::Why::slow : Missing::Why::dead;
   }
 

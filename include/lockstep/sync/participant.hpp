@@ -182,10 +182,7 @@ class Participant {
   }
 
   TimeoutError timed_out(std::chrono::milliseconds timeout) {
-    std::vector<Missing> missing = engine_->missing();
-    missing.erase(std::remove_if(missing.begin(), missing.end(),
-                                 [&](const Missing& m) { return m.replica == index(); }),
-                  missing.end());
+    std::vector<Missing> missing = engine_->missing(index());
     const std::string who = missing.empty() ? engine_->visitor_title() : to_string(missing);
     return TimeoutError(text(engine_->title(), "replica ", index(), " waited ", timeout.count(),
                              " ms in step ", step_, " for: ", who),

@@ -38,7 +38,9 @@ struct InProcess {
     /// @throws UsageError in a forked child: whoever held the exclusion does not exist there.
     template <class F>
     decltype(auto) exclusive(F&& transition) {
-      return exclusive(std::forward<F>(transition), [](const State&) {});
+      fork_guard_.expect_own_process("replicas in one process");
+      const std::lock_guard lock(mutex_);
+      return std::forward<F>(transition)(state_);
     }
     /// The same, and then `then(const State&)`, still inside.
     template <class F, class Then>

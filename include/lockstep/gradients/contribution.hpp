@@ -23,9 +23,9 @@ enum class Presence : std::uint32_t { absent, dense, rows };
 class RowLayout {
  public:
   /// Places the sets of all variables one after the other.
-  explicit RowLayout(const Layout& layout) {
+  explicit RowLayout(const Layout& layout) : places_(layout.count()) {
     for (const VariableInfo& info : layout.infos()) {
-      places_.push_back({words_, numbers_});
+      places_[info.id] = {words_, numbers_};
       words_ += RowSet::memory_for(info.rows());
       numbers_ += RowSet::numbers_for(info.rows());
     }

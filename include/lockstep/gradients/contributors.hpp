@@ -4,9 +4,9 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/fixed_list.hpp>
 #include <lockstep/gradients/contribution.hpp>
-
-#include <vector>
+#include <lockstep/gradients/mean.hpp>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -22,10 +22,10 @@ template <class T, class G>
 struct Contributors {
   const Contribution<T>* window =
       nullptr;  ///< an open window, first in the order, if it has other scalars than `G`
-  std::vector<const Contribution<G>*> all;  ///< in replica order
-  std::vector<double> coefficient;          ///< of the data: unit / first unit
-  std::vector<double> total;                ///< weight relative to the first unit, for divisors
-  double scale = 1;                         ///< applied to the sum
+  detail::FixedList<const Contribution<G>*, k_max_sources> all;  ///< in replica order
+  detail::FixedList<double, k_max_sources> coefficient;          ///< of the data: unit / first unit
+  detail::FixedList<double, k_max_sources> total;  ///< weight relative to the first unit, for divisors
+  double scale = 1;                                ///< applied to the sum
   double factor = 1;  ///< of the clip; part of `scale` already, and applied when `by_present` replaces it
   bool by_present = false;  ///< Absent::excluded: the scale is one over the totals of those present
 

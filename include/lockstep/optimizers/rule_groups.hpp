@@ -23,11 +23,12 @@ class RuleGroups {
   using Rule = rule_of_t<R>;
   using Traits = RecipeTraits<R>;
 
-  RuleGroups(const R& recipe, const Layout& layout) {
+  RuleGroups(const R& recipe, const Layout& layout) : variables_(layout.count()) {
     validate_rule(Traits::rule(recipe));
     for (const VariableInfo& info : layout.infos()) {
-      variables_.push_back({find_or_add(Traits::rule_for(recipe, info)), Traits::is_trainable(recipe, info)});
-      uniform_ = uniform_ && variables_.back().trainable && variables_.back().group == 0;
+      Variable& variable = variables_[info.id];
+      variable = {find_or_add(Traits::rule_for(recipe, info)), Traits::is_trainable(recipe, info)};
+      uniform_ = uniform_ && variable.trainable && variable.group == 0;
     }
   }
 

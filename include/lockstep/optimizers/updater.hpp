@@ -6,6 +6,7 @@
 #include <lockstep/checkpoint/snapshot.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/fixed_list.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/finite.hpp>
 #include <lockstep/gradients/runs.hpp>
@@ -77,7 +78,7 @@ class Updater {
                                            options_.num_partitions);
     if constexpr (aggregates) (void)options_.grad_steps(0);
     changed_.push_back(values_);
-    changed_.insert(changed_.end(), slots_.begin(), slots_.end());
+    for (T* slot : slots_) changed_.push_back(slot);
     if (has_window()) changed_.push_back(window_.data());
   }
 
@@ -443,7 +444,7 @@ class Updater {
   std::array<T*, slot_count> slots_{};
   Contribution<T> window_;
   T* mean_ = nullptr;
-  std::vector<T*> changed_;
+  detail::FixedList<T*, slot_count + 2> changed_;
 };
 
 LOCKSTEP_NAMESPACE_END

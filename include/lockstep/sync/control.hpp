@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/fixed_list.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/runs.hpp>
 #include <lockstep/optimizers/updater.hpp>
@@ -224,12 +225,7 @@ enum class Task : std::uint8_t {
 template <class T, class G>
 struct Worker {
   /// @param number of its replica, or `protocol::k_nobody`.
-  explicit Worker(int number) : place(number) {
-    contributions.reserve(k_max_replicas);
-    sources.all.reserve(k_max_sources);
-    sources.coefficient.reserve(k_max_sources);
-    sources.total.reserve(k_max_sources);
-  }
+  explicit Worker(int number) : place(number) {}
   /// Whether a task is its own, as `owner` in the control says as well. One that it could not end because
   /// somebody had stopped inside the session stays so: nobody else may take it while this one lives.
   bool has(Task which, std::int32_t owner) const { return task == which && owner == place; }
@@ -237,7 +233,7 @@ struct Worker {
   int place;
   Task task = Task::none;
   std::exception_ptr failure;  // of the hook that was called last, until it is thrown
-  std::vector<const Contribution<G>*> contributions;
+  FixedList<const Contribution<G>*, k_max_replicas> contributions;
   Contributors<T, G> sources;
   // The round or stage it is at, as read inside the exclusion.
   UpdaterState state;
@@ -256,8 +252,9 @@ struct SharedArrays {
         tiles(carver.array<Tiles::Word>(static_cast<std::size_t>(items)), items),
         partial(carver.array<double>(static_cast<std::size_t>(items))),
         waiting(carver.array<std::atomic<std::int64_t>>(static_cast<std::size_t>(replicas))),
-        last_look(carver.array<std::atomic<std::int64_t>>(1)) {
-    for (int i = 0; i < 2 * replicas; ++i) contributions.emplace_back(carver, layout, rows, true);
+        last_look(carver.array<std::atomic<std::int64_t>>(1)),
+        contributions(2 * static_cast<std::size_t>(replicas)) {
+    for (Contribution<G>& slot : contributions) slot = Contribution<G>(carver, layout, rows, true);
   }
   WaitWord* progress;
   Board* board;

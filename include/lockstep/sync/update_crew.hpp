@@ -19,7 +19,6 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -32,7 +31,7 @@ class UpdateCrew {
  public:
   using T = typename State::Scalar;
   using Worker = typename State::WorkerType;
-  using Gradients = typename State::Gradients;
+  using Contributions = decltype(Worker::contributions);
 
   explicit UpdateCrew(State& state) : state_(state) {}
 
@@ -154,7 +153,7 @@ class UpdateCrew {
   }
 
   /// The contributions of the closed round, in replica order.
-  void collect(const Control& control, std::vector<const Gradients*>& to) {
+  void collect(const Control& control, Contributions& to) {
     to.clear();
     for (int place = 0; place < control.round.total; ++place) {
       const std::int8_t slot = control.round.places[static_cast<std::size_t>(place)].published;
@@ -334,7 +333,7 @@ class UpdateCrew {
 
   /// Gradients that replicas have merged into these contributions. Those that were left out because they are
   /// not finite took part in the round, but are not among them.
-  static int averaged(const std::vector<const Gradients*>& contributions) {
+  static int averaged(const Contributions& contributions) {
     std::int64_t sum = 0;
     for (const auto* contribution : contributions) sum += contribution->header().merged;
     return static_cast<int>(sum);

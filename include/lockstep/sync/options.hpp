@@ -104,9 +104,9 @@ struct SyncOptions {
     const auto expect = [](bool holds, auto&&... parts) {
       if (!holds) detail::throw_error<InvalidArgument>(parts...);
     };
-    detail::expect_replicas(replicas_to_aggregate, total_num_replicas, init_tokens, "contributions");
     expect(replicas_to_aggregate <= k_max_contributions, "replicas_to_aggregate: at most ",
            k_max_contributions, ", got ", replicas_to_aggregate);
+    detail::expect_replicas(replicas_to_aggregate, total_num_replicas, init_tokens, "contributions");
     expect(clip_norm >= 0, "clip_norm: must not be negative, got ", clip_norm);
     expect(clip_contribution_norm >= 0, "clip_contribution_norm: must not be negative, got ",
            clip_contribution_norm);

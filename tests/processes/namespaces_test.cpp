@@ -23,40 +23,40 @@ std::string no_namespaces() {
   return error == 0 ? "" : "unshare: no pid namespaces here: " + detail::reason(error);
 }
 
-/// The first process of a new pid namespace calls `body()`; `id` is its number for the calling process, which
-/// knows it before the body begins: a signal to number 0 would end the tests.
+/// A process that has called `enter()` has a child that calls `body()`; `id` is the child's number for the
+/// calling process, and is known before the body begins: a signal to number 0 would end the tests.
+template <class Enter, class F>
+Process inside(std::atomic<pid_t>& id, Enter enter, F body) {
+  return Process([&id, enter, body] {
+    if (!enter()) return 98;
+    Process child([&] {
+      wait_until([&] { return id != 0; });
+      return body();
+    });
+    id = child.id();
+    return child.wait();
+  });
+}
+
+/// The first process of a new pid namespace calls `body()`.
 template <class F>
 Process contained(std::atomic<pid_t>& id, F body) {
-  return Process([&id, body] {
-    if (::unshare(CLONE_NEWPID) != 0) return 98;
-    Process first([&] {
-      wait_until([&] { return id != 0; });
-      return ::getpid() == 1 ? body() : 97;
-    });
-    id = first.id();
-    return first.wait();
-  });
+  return inside(
+      id, [] { return ::unshare(CLONE_NEWPID) == 0; }, [body] { return ::getpid() == 1 ? body() : 97; });
 }
 
 #if defined(CLONE_NEWTIME)
 /// Calls `body()` in a process whose monotonic clock is a day ahead.
 template <class F>
 Process a_day_ahead(std::atomic<pid_t>& id, F body) {
-  return Process([&id, body] {
-    if (::unshare(CLONE_NEWTIME) != 0) return 98;
+  const auto enter = [] {
+    if (::unshare(CLONE_NEWTIME) != 0) return false;
     std::ofstream("/proc/self/timens_offsets") << "monotonic 86400 0" << std::endl;
-    Process first(body);
-    id = first.id();
-    return first.wait();
-  });
+    return true;
+  };
+  return inside(id, enter, body);
 }
 #endif
-
-/// Waits until its number is known: it may be further than who made it, and 0 would be the whole group.
-void kill_named(const std::atomic<pid_t>& id) {
-  wait_until([&] { return id.load() > 0; });
-  ::kill(id, SIGKILL);
-}
 
 /// The process sleeps in the kernel. @param id as the calling process sees it.
 bool sleeps(pid_t id) {
@@ -114,7 +114,7 @@ TEST_CASE("a mutex is its owner's, whoever has the same number elsewhere and is 
   });
   wait_until([&] { return scene->waiter != 0 && sleeps(scene->waiter); });
   std::this_thread::sleep_for(50ms);  // it may have slept on its way to the mutex
-  kill_named(scene->waiter);
+  ::kill(scene->waiter, SIGKILL);
   CHECK(waiter.wait() == 128 + SIGKILL);
   CHECK_THROWS_AS(value(other), TimeoutError);
   scene->lets_go = true;
@@ -133,7 +133,7 @@ TEST_CASE("a mutex passes on from an owner that is killed in another pid namespa
     const Shared<Scene> scene;
     Process owner = contained(scene->owner, [&] { return add_slowly(net, *scene, 5); });
     wait_until([&] { return scene->is_inside.load(); });
-    kill_named(scene->owner);
+    ::kill(scene->owner, SIGKILL);
     // What it had not committed has not happened.
     here.exclusive([](Number& number) { number.value += 1; });
     CHECK(here.exclusive([](const Number& number) { return number.value; }) == i + 1);
@@ -175,7 +175,7 @@ TEST_CASE("transitions of different pid namespaces exclude each other while some
       count(here, 0);
       ++mine;
     }
-    for (const std::atomic<pid_t>& id : *ids) kill_named(id);
+    for (const std::atomic<pid_t>& id : *ids) ::kill(id, SIGKILL);
     for (Process& other : others) CHECK(other.wait() == 128 + SIGKILL);
     const Counts after = look();
     CHECK(after.by[0] == mine);
@@ -198,7 +198,7 @@ TEST_CASE("replicas of different pid namespaces train as one, and one is replace
   Process one = contained(nobody, [&] { return train(plan, 1, all->replica[1], steps(2, k_rounds)); });
   Process two = contained(victim, [&] { return train(plan, 2, all->replica[2], steps(3, k_rounds)); });
   wait_until([&] { return all->replica[2].rounds >= k_rounds / 3; });
-  kill_named(victim);
+  ::kill(victim, SIGKILL);
   const int code = two.wait();
   Process again = contained(nobody, [&] { return train(plan, 2, all->replica[2], steps(3, k_rounds)); });
   CHECK(zero.wait() == 0);
@@ -228,7 +228,7 @@ TEST_CASE("a death is noticed although the dead one's clock was ahead", "[proces
     return train(plan, 1, all->replica[1], [&](auto& replica, const auto& w, Found& found) {
       steps(1, 2)(replica, w, found);
       std::this_thread::sleep_for(300ms);  // the other one waits, and looks for the dead
-      kill_named(*id);
+      ::kill(*id, SIGKILL);
       steps(1, 5)(replica, w, found);
     });
   });

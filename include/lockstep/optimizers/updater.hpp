@@ -195,14 +195,21 @@ class Updater {
 
   /// Does the plan's work for elements [begin, end). Ranges of one round are disjoint; each is run once.
   void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end) noexcept {
+    run_parts(plan, sources, [&](const auto& change) { change(begin, end); });
+  }
+  /// The same for several ranges, with what is done between them: `parts(change)` calls `change(begin, end)`
+  /// for each. What they have in common is prepared once.
+  template <class Parts>
+  void run_parts(const UpdatePlan& plan, const Contributors<T, G>& sources, Parts&& parts) noexcept {
     const FloatEnvironment same_everywhere;
     if constexpr (aggregates) {
-      if (!plan.applies && has_window()) return gather(sources, begin, end);
+      if (!plan.applies && has_window())
+        return parts([&](Index begin, Index end) { gather(sources, begin, end); });
     }
     if constexpr (by_elements)
-      apply_elements(sources, begin, end);
+      apply_elements(sources, parts);
     else
-      apply_variables(sources, begin, end);
+      parts([&](Index begin, Index end) { apply_variables(sources, begin, end); });
   }
 
   /// Sum of squares of the mean over everything: item by item, as replicas that share the work form it.
@@ -382,29 +389,41 @@ class Updater {
     });
   }
 
-  void apply_elements(const Contributors<T, G>& contributors, Index begin, Index end) {
+  template <class Parts>
+  void apply_elements(const Contributors<T, G>& contributors, Parts& parts) {
     std::array<T*, slot_count + 1> written{values_};
     std::copy(slots_.begin(), slots_.end(), written.begin() + 1);
     Runs<T, G> runs(layout_, contributors, written);
     if (runs.is_dense() && groups_.is_uniform()) {
-      update_elements(groups_.rule(0), steps_[0], values_, slots_, runs.all_sources(), begin, end - begin);
-      return;
+      const Rule& rule = groups_.rule(0);
+      const Step& step = steps_[0];
+      return detail::with_sum(runs.all_sources(), [&](const auto& sum) {
+        parts([&](Index begin, Index end) {
+          detail::assign_update<T>(rule, step, values_, slots_, sum, runs.all_sources().scale, begin,
+                                   end - begin);
+        });
+      });
     }
-    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
-      if (!groups_.is_trainable(id)) return;
-      const Rule& rule = groups_.rule_of(id);
-      const Step& step = steps_[groups_.group_of(id)];
-      runs.start(id, from, to);
-      if (runs.is_by_rows() && !detail::UpdatesAbsent<Rule, T> && !updates_all_rows(rule))
-        return update_rows(rule, step, values_, slots_, runs.rows());
-      while (runs.next())
-        if (runs.has_gradient())
-          update_elements(rule, step, values_, slots_, runs.sources(), runs.begin(), runs.size());
-        else if (runs.in_present_variable() && updates_all_rows(rule))
-          update_elements_by_zero(rule, step, values_, slots_, runs.begin(), runs.size());
-        else
-          update_elements_absent(rule, step, values_, slots_, runs.begin(), runs.size());
+    parts([&](Index begin, Index end) {
+      for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+        apply_variable_elements(runs, id, from, to);
+      });
     });
+  }
+  void apply_variable_elements(Runs<T, G>& runs, std::uint32_t id, Index begin, Index end) {
+    if (!groups_.is_trainable(id)) return;
+    const Rule& rule = groups_.rule_of(id);
+    const Step& step = steps_[groups_.group_of(id)];
+    runs.start(id, begin, end);
+    if (runs.is_by_rows() && !detail::UpdatesAbsent<Rule, T> && !updates_all_rows(rule))
+      return update_rows(rule, step, values_, slots_, runs.rows());
+    while (runs.next())
+      if (runs.has_gradient())
+        update_elements(rule, step, values_, slots_, runs.sources(), runs.begin(), runs.size());
+      else if (runs.in_present_variable() && updates_all_rows(rule))
+        update_elements_by_zero(rule, step, values_, slots_, runs.begin(), runs.size());
+      else
+        update_elements_absent(rule, step, values_, slots_, runs.begin(), runs.size());
   }
 
   /// For rules that need whole variables the mean is written out first, rows without a gradient as zeros.

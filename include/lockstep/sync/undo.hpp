@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/gradients/mean.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>
 
@@ -36,7 +37,7 @@ class UndoArea {
   void save(std::span<T* const> arrays, Index begin, Index end) {
     T* to = copies_;
     for (const T* array : arrays) {
-      std::memcpy(to, array + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+      stream(to, Copy<T>{array + begin}, end - begin);
       to += elements_;
     }
     fault_point("undo: copied");

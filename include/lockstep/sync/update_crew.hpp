@@ -245,14 +245,16 @@ class UpdateCrew {
   void change_undoably(Worker& me, Index i) {
     auto& updater = state_.updater();
     auto& undo = state_.undo(me.place);
-    for (int part = state_.arrays().tiles.first_part(i); part < updater.partition().parts(i); ++part) {
-      const auto [begin, end] = updater.partition().part(i, part);
-      undo.reach(me.stage, i, part);
-      if (!updater.changes(me.sources, begin, end)) continue;
-      undo.save(updater.changed_arrays(), begin, end);
-      updater.run(me.plan, me.sources, begin, end);
-      fault_point("part: changed");
-    }
+    updater.run_parts(me.plan, me.sources, [&](const auto& change) {
+      for (int part = state_.arrays().tiles.first_part(i); part < updater.partition().parts(i); ++part) {
+        const auto [begin, end] = updater.partition().part(i, part);
+        undo.reach(me.stage, i, part);
+        if (!updater.changes(me.sources, begin, end)) continue;
+        undo.save(updater.changed_arrays(), begin, end);
+        change(begin, end);
+        fault_point("part: changed");
+      }
+    });
   }
 
   bool open_apply_stage(std::uint64_t stage) {

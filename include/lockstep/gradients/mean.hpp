@@ -147,8 +147,8 @@ template <class Packet, Index size, class T, class Functor>
 LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Index i) {
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
 #pragma GCC unroll 16
-  for (Index packet = i; packet < i + size; packet += lanes)
-    Eigen::internal::pstoreu(target + packet, functor.template packetOp<Packet>(packet));
+  for (Index packet = 0; packet < size; packet += lanes)
+    Eigen::internal::pstoreu(target + i + packet, functor.template packetOp<Packet>(i + packet));
 }
 
 /// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by

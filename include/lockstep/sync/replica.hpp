@@ -134,18 +134,7 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   StepResult resume(const ApplyOptions& options = {}) {
     detail::expect_options(options, "resume");
     expect_pending("resume");
-    return me().observed([&] {
-      switch (pending_) {
-        case Pending::offer: {
-          auto pushing = me().pushes();
-          return offer(options, pushing);
-        }
-        case Pending::refusal:
-          return wait_after_refusal(options);
-        default:
-          return wait_for_outcome(options, std::nullopt);
-      }
-    });
+    return me().observed([&] { return in_doubt([&] { return go_on(options); }); });
   }
   /// After a TimeoutError or Cancelled: takes the contribution back. False if the round has closed:
   /// `resume()` then. One that was refused is gone.
@@ -236,15 +225,28 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   }
 
   StepResult contribute(const ApplyOptions& options, std::int64_t batches) {
+    engine().expect_own_process();  // what is offered in a child is pending nowhere
     auto pushing = me().pushes();
     offer_ = detail::prepare_offer(staging_slot(), engine().non_finite(),
                                    engine().options().clip_contribution_norm);
     offer_.batches = batches;
     offer_.flush = options.flush;
     pending_ = Pending::offer;
-    return offer(options, pushing);
+    return in_doubt([&] { return offer(options, pushing); });
   }
 
+  StepResult go_on(const ApplyOptions& options) {
+    switch (pending_) {
+      case Pending::offer: {
+        auto pushing = me().pushes();
+        return offer(options, pushing);
+      }
+      case Pending::refusal:
+        return wait_after_refusal(options);
+      default:
+        return wait_for_outcome(options, std::nullopt);
+    }
+  }
   /// Offers what is staged to the open round: for the first time, or because the session could not be
   /// entered.
   template <class Timer>
@@ -311,12 +313,12 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
   /// is needed after all because another one has left.
   StepResult wait_after_refusal(const ApplyOptions& options) {
     const auto committed = [&] { return engine().board().round.load(std::memory_order_acquire) > round_; };
-    const StepResult after = in_doubt([&] {
-      if (verdict_ != protocol::Verdict::not_needed) return me().observe(options);
-      return me().wait(options, std::nullopt, committed, [&](const Control& control) {
-        return control.round.id != round_ || control.round.has_quota(index());
-      });
-    });
+    const auto needed = [&](const Control& control) {
+      return control.round.id != round_ || control.round.has_quota(index());
+    };
+    const StepResult after = verdict_ == protocol::Verdict::not_needed
+                                 ? me().wait(options, std::nullopt, committed, needed)
+                                 : me().observe(options);
     pending_ = Pending::nothing;
     if (verdict_ == protocol::Verdict::not_needed && after.status == Status::stopped) return after;
     return {.status = verdict_ == protocol::Verdict::stale            ? Status::stale
@@ -336,15 +338,13 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
       packed = board.outcome(round_);
       return true;
     };
-    const StepResult ended = in_doubt([&] {
-      return me().wait(options, seen, committed, [&](Control& control) {
-        if (control.round.id != round_) {
-          packed = control.outcome(round_);
-          return true;
-        }
-        open = control.round.has_quota(index()) || control.round.take_token(index());
-        return open;
-      });
+    const StepResult ended = me().wait(options, seen, committed, [&](Control& control) {
+      if (control.round.id != round_) {
+        packed = control.outcome(round_);
+        return true;
+      }
+      open = control.round.has_quota(index()) || control.round.take_token(index());
+      return open;
     });
     pending_ = Pending::nothing;
     if (ended.status == Status::stopped) return ended;
@@ -363,13 +363,17 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
             .culprit = outcome.culprit};
   }
 
-  /// Waits with a contribution that is not settled: after a timeout or a cancellation it stands, after a
-  /// failure it is gone.
-  template <class Wait>
-  StepResult in_doubt(Wait&& wait) {
+  /// A step with a contribution that is not settled: after a timeout or a cancellation it stands, after any
+  /// failure, of whoever it is, it is gone.
+  template <class Step>
+  StepResult in_doubt(Step&& step) {
     try {
-      return wait();
-    } catch (const PeerFailed&) {
+      return step();
+    } catch (const TimeoutError&) {
+      throw;
+    } catch (const Cancelled&) {
+      throw;
+    } catch (...) {
       pending_ = Pending::nothing;
       staging_slot().clear();
       throw;

@@ -85,6 +85,8 @@ class TrainerState {
   }
   Session& session() { return session_; }
   bool is_in_forked_child() const noexcept { return fork_guard_.is_in_child(); }
+  /// @throws UsageError in a forked child.
+  void expect_own_process() const { fork_guard_.expect_own_process("trainer"); }
   Updater<R, T, G>& updater() { return updater_; }
   const Variables<T, G>& variables() const { return *binding_; }
   Contribution<G>& contribution(int place, int slot) {

@@ -210,7 +210,8 @@ void update_rows(const R& rule, const step_of_t<R>& step, T* values,
   const detail::HeldRule<R> held = rule;
   const step_of_t<R> held_step = step;
   const auto update = [&](const MergedRow<T, G>& row, const auto& sum) {
-    auto [i, end] = rows.inside(row);
+    const auto [begin, end] = rows.inside(row);
+    Index i = begin;
     for (; i + lanes <= end; i += lanes)
       detail::update_pack<T, Packet>(held, held_step, values, slots, sum, row.begin, i, each_slot);
     for (; i < end; ++i)

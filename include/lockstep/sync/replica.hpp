@@ -363,17 +363,13 @@ class SyncReplica : public GradientAccess<SyncReplica<R, Net, T, G, O>, T, G> {
             .culprit = outcome.culprit};
   }
 
-  /// A step with a contribution that is not settled: after a timeout or a cancellation it stands, after any
-  /// failure, of whoever it is, it is gone.
+  /// A step with a contribution that is not settled: it stands after a timeout, a cancellation or what a hook
+  /// or schedule throws here; it is gone after a failure of others.
   template <class Step>
   StepResult in_doubt(Step&& step) {
     try {
       return step();
-    } catch (const TimeoutError&) {
-      throw;
-    } catch (const Cancelled&) {
-      throw;
-    } catch (...) {
+    } catch (const PeerFailed&) {
       pending_ = Pending::nothing;
       staging_slot().clear();
       throw;

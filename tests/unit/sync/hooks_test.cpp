@@ -82,13 +82,16 @@ TEST_CASE("hooks: an exception reaches its own thread, the others get PeerFailed
                                                       if (info.global_step == 2)
                                                         throw std::length_error("disk full");
                                                     }}}};
-  std::array<std::exception_ptr, 3> told, told_next;
+  std::array<std::exception_ptr, 3> told;
+  std::array<int, 3> steps{};
   const auto thrown = run_replicas(3, [&](int i) {
     auto replica = trainer.join(i);
     told[at(i)] = thrown_by([&] {
-      for (int t = 0; t < 5; ++t) step(replica, net.w, 1);
+      for (int t = 0; t < 5; ++t) {
+        step(replica, net.w, 1);
+        ++steps[at(i)];
+      }
     });
-    told_next[at(i)] = thrown_by([&] { step(replica, net.w, 1); });
   });
   for (const auto& error : thrown) CHECK(message_of(error) == "");
   int own = 0, failed = 0;
@@ -99,8 +102,7 @@ TEST_CASE("hooks: an exception reaches its own thread, the others get PeerFailed
   }
   CHECK(own == 1);
   CHECK(failed == 2);
-  for (const auto& error : told_next) CHECK(!caught<UsageError>(error));  // as if something were pending
-  CHECK(net.value() == -2);                                               // the update of the hook was made
+  CHECK(net.value() == -2);  // the update of the hook was made
   CHECK(trainer.global_step() == 2);
   trainer.start_over();
   auto again = trainer.join(0);

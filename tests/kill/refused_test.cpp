@@ -93,6 +93,27 @@ struct OneVector {
   decltype(variables.add("", Eigen::VectorXd())) w = variables.add("w", Eigen::VectorXd::Zero(3));
 };
 
+/// A replica that takes steps on a thread of its own until `ends`, which it sets where it fails.
+/// @param before `before(step)` is called before each of them.
+template <class Trainer, class Model, class Before>
+std::jthread steps_alone(Trainer& trainer, int place, Model& model, std::atomic<bool>& ends,
+                         std::exception_ptr& trouble, Before before) {
+  return std::jthread([&, place, before] {
+    try {
+      auto replica = trainer.join(place);
+      for (std::int64_t steps = 0;; ++steps) {
+        before(steps);
+        if (ends) return;
+        replica.gradient(model.w).setConstant(1);
+        replica.apply_gradients();
+      }
+    } catch (...) {
+      trouble = std::current_exception();
+      ends = true;
+    }
+  });
+}
+
 /// Steps of replica 0, each with transitions that are refused, and of replica 1 on a thread of its own.
 /// @param gives_last replica 0 gives the last contribution to each update, otherwise the first one.
 /// @param has_given `has_given(place, step)`: its gradient of this step counts already.
@@ -101,19 +122,8 @@ void step_in_turn(Trainer& trainer, Model& model, bool gives_last, HasGiven&& ha
   auto replica = trainer.join(0);
   std::atomic<bool> ends{false};
   std::exception_ptr trouble;
-  std::jthread other([&] {
-    try {
-      auto second = trainer.join(1);
-      for (std::int64_t steps = 0;; ++steps) {
-        if (!gives_last) wait_until([&] { return ends || has_given(0, steps); });
-        if (ends) return;
-        second.gradient(model.w).setConstant(1);
-        second.apply_gradients();
-      }
-    } catch (...) {
-      trouble = std::current_exception();
-      ends = true;
-    }
+  std::jthread other = steps_alone(trainer, 1, model, ends, trouble, [&](std::int64_t steps) {
+    if (!gives_last) wait_until([&] { return ends || has_given(0, steps); });
   });
   std::int64_t steps = 0;
   at_each_transition([&](int first, int count) {
@@ -246,18 +256,7 @@ TEST_CASE("a chief to whom the session is closed for a while is called again", "
   const auto check = [](auto& trainer, OneVector& model, auto&& is_due, auto&& step) {
     std::exception_ptr trouble;
     std::atomic<bool> ends{false};
-    std::jthread replica_thread([&] {
-      try {
-        auto replica = trainer.join(0);
-        while (!ends) {
-          replica.gradient(model.w).setConstant(1);
-          replica.apply_gradients();
-        }
-      } catch (...) {
-        trouble = std::current_exception();
-        ends = true;
-      }
-    });
+    std::jthread replica_thread = steps_alone(trainer, 0, model, ends, trouble, [](std::int64_t) {});
     std::int64_t steps = 0;
     at_each_transition([&](int first, int count) {
       INFO("refused " << count << " times at " << first);

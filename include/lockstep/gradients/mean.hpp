@@ -100,7 +100,9 @@ class SumOf {
   /// Brings the sources nearer that are needed at this position, which may lie outside the arrays.
   LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
     fetch_for_reading(address_of(first_, i));
-    if constexpr (!std::same_as<Kind, OneSource>)
+    if constexpr (std::same_as<Kind, TwoSources>)
+      fetch_for_reading(address_of(second_, i));
+    else if constexpr (!std::same_as<Kind, OneSource>)
       for (int k = 1; k < count_; ++k)
         fetch_for_reading(address_of(sources_->data[static_cast<std::size_t>(k)], i));
   }
@@ -141,6 +143,9 @@ inline constexpr bool is_streaming_functor = false;
 /// Elements of an array of 64 KiB, which is taken to be in a cache.
 template <class T>
 inline constexpr Index k_cached = 65'536 / sizeof(T);
+/// Elements of a cache line.
+template <class T>
+inline constexpr Index k_line = k_alignment / sizeof(T);
 
 /// Elements [i, i + size) of a target, without a loop.
 template <class Packet, Index size, class T, class Functor>
@@ -149,6 +154,16 @@ LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Ind
 #pragma GCC unroll 16
   for (Index packet = 0; packet < size; packet += lanes)
     Eigen::internal::pstoreu(target + i + packet, functor.template packetOp<Packet>(i + packet));
+}
+
+/// Elements [i, i + line) of a target. A functor whose lines are kept (keep_lines.hpp) copies what they were.
+template <class Packet, Index line, class T, class Functor>
+LOCKSTEP_ALWAYS_INLINE void store_line(T* target, const Functor& functor, Index i) {
+  if constexpr (requires { functor.keep_rest(i); }) {
+    static_assert(line == k_line<T>);
+    functor.template keep_line<Packet>(i);
+  }
+  store_packets<Packet, line>(target, functor, i);
 }
 
 /// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by
@@ -160,7 +175,7 @@ template <class T, class Functor>
 void stream(T* target, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
-  constexpr Index line = std::max(lanes, static_cast<Index>(k_alignment / sizeof(T)));
+  constexpr Index line = std::max(lanes, k_line<T>);
   const Functor functor = from;
   const Index lines = size - size % line;
   Index i = 0;
@@ -169,14 +184,35 @@ void stream(T* target, const Functor& from, Index size) {
       for (; i + 2 * line <= lines; i += 2 * line) {
         functor.fetch(i);
         functor.fetch(i + line);
-        store_packets<Packet, line>(target, functor, i);
-        store_packets<Packet, line>(target, functor, i + line);
+        store_line<Packet, line>(target, functor, i);
+        store_line<Packet, line>(target, functor, i + line);
       }
-  for (; i < lines; i += line) store_packets<Packet, line>(target, functor, i);
+  for (; i < lines; i += line) store_line<Packet, line>(target, functor, i);
+  if constexpr (requires { functor.keep_rest(i); })
+    if (i < size) functor.keep_rest(i);
   for (; i + lanes <= size; i += lanes)
     Eigen::internal::pstoreu(target + i, functor.template packetOp<Packet>(i));
   for (; i < size; ++i) target[i] = functor(i);
 }
+
+/// Where nobody has to put back what a loop has changed half-way: threads die together. The other keeper is
+/// in keep_lines.hpp.
+struct NothingKept {
+  static constexpr bool k_keeps = false;
+  /// The functor that does the work of `functor` from element `start` of the layout on.
+  template <class Functor>
+  LOCKSTEP_ALWAYS_INLINE const Functor& over(const Functor& functor, Index start) const {
+    (void)start;
+    return functor;
+  }
+  /// Calls what does the work of elements [begin, end), counted from `origin`: `f(begin, end)`.
+  template <class Arrays, class F>
+  LOCKSTEP_ALWAYS_INLINE void for_lines(Index begin, Index end, Index origin, const Arrays& arrays,
+                                        F&& f) const {
+    (void)origin, (void)arrays;
+    f(begin, end);
+  }
+};
 
 /// For `stream`: a copy, in a loop that is part of its caller.
 template <class T>
@@ -208,6 +244,13 @@ struct MeanFunctor {
 template <class T, class Sum>
 inline constexpr bool is_streaming_functor<MeanFunctor<T, Sum>> = true;
 
+/// The same with the array that it is written to.
+template <class T, class Sum>
+struct SumInto : MeanFunctor<T, Sum> {
+  T* target;  // of the first index
+  LOCKSTEP_ALWAYS_INLINE std::array<T*, 1> changed() const { return {target}; }
+};
+
 }  // namespace detail
 
 /// The mean over elements [start, start + size) as an Eigen expression, shape (size,), with packet access.
@@ -221,12 +264,14 @@ void with_mean(const Sources<T, G>& sources, Index start, Index size, F&& f) {
 }
 
 /// Writes the scaled sum of `sources` to elements [start, start + size) of `target`, which may be one of the
-/// sources.
-template <class T, class G>
-void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size) {
+/// sources. @param keeper copies each line before it is changed, where somebody may have to put it back.
+template <class T, class G, class Keeper = detail::NothingKept>
+void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size,
+                  const Keeper& keeper = {}) {
   detail::with_sum(sources, [&](const auto& sum) {
-    using Functor = detail::MeanFunctor<T, std::remove_cvref_t<decltype(sum)>>;
-    detail::stream(target + start, Functor{sum, sources.scale, start}, size);
+    const detail::SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale, start},
+                                                                         target + start};
+    detail::stream(target + start, keeper.over(functor, start), size);
   });
 }
 

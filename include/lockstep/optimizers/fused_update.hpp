@@ -4,14 +4,17 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/gradients/keep_lines.hpp>
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/gradients/row_merge.hpp>
 #include <lockstep/optimizers/rule.hpp>
 
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 
@@ -28,6 +31,15 @@ struct ZeroSum {
   }
 };
 
+/// What an update of elements changes.
+template <class T, std::size_t slots>
+LOCKSTEP_ALWAYS_INLINE std::array<T*, slots + 1> changed_arrays(T* values,
+                                                                const std::array<T*, slots>& of_slots) {
+  std::array<T*, slots + 1> all{values};
+  std::copy(of_slots.begin(), of_slots.end(), all.begin() + 1);
+  return all;
+}
+
 /// A rule is held by value where that is free, so that its parameters stay in registers.
 template <class R>
 using HeldRule = std::conditional_t<std::is_trivially_copyable_v<R>, const R, const R&>;
@@ -40,7 +52,7 @@ class UpdateFunctor {
   static constexpr std::size_t slot_count = slot_count_v<R>;
 
   UpdateFunctor(const R& rule, const step_of_t<R>& step, T* values, const std::array<T*, slot_count>& slots,
-                const Sum& sum, T scale, Index start, Index size)
+                const Sum& sum, T scale, Index start, bool keeps)
       : rule_(rule),
         step_(step),
         values_(values + start),
@@ -50,7 +62,7 @@ class UpdateFunctor {
         start_(start) {
     for (T*& slot : slots_) slot += start;
     if constexpr (requires { sum_.arrays(); })
-      if (sum_.arrays() + static_cast<int>(slot_count) > 2 && size > k_page) ahead_ = k_near;
+      if (!keeps && sum_.arrays() + static_cast<int>(slot_count) > 2) ahead_ = k_near;
   }
 
   LOCKSTEP_ALWAYS_INLINE T operator()(Eigen::Index i) const {
@@ -66,6 +78,10 @@ class UpdateFunctor {
     for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + ahead_));
     if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + ahead_);
   }
+  /// All arrays that change, from element `start` on.
+  LOCKSTEP_ALWAYS_INLINE std::array<T*, slot_count + 1> changed() const {
+    return changed_arrays(values_, slots_);
+  }
   /// It is worth while, though the run is short.
   bool is_far() const {
     if constexpr (requires { sum_.is_far(); }) return sum_.is_far();
@@ -75,8 +91,9 @@ class UpdateFunctor {
  private:
   /// Three arrays are fetched far ahead, into the next pages, which processors do not do by themselves; of
   /// more arrays only the next lines, which by then have come into a cache but not into the nearest one.
-  /// Short runs, as those with a copy for undoing, fetch for the runs after them (docs/design/006).
-  static constexpr Index k_far = 2048 / sizeof(T), k_near = 128 / sizeof(T), k_page = 4096 / sizeof(T);
+  /// Where lines are kept all are fetched far ahead: twice as many stores would wait for them
+  /// (docs/design/006).
+  static constexpr Index k_far = 2048 / sizeof(T), k_near = 128 / sizeof(T);
 
   template <class Packet, std::size_t... I>
   LOCKSTEP_ALWAYS_INLINE Packet run(Eigen::Index i, std::index_sequence<I...>) const {
@@ -130,26 +147,27 @@ struct AbsentUpdates<R, Element, std::index_sequence<I...>> {
 template <class R, class T>
 concept UpdatesAbsent = AbsentUpdates<R, Pack<T>, std::make_index_sequence<slot_count_v<R>>>::value;
 
-template <class T, class R, class Sum>
+template <class T, class R, class Sum, class Keeper>
 void assign_update(const R& rule, const step_of_t<R>& step, T* values,
                    const std::array<T*, slot_count_v<R>>& slots, const Sum& sum, T scale, Index start,
-                   Index size) {
+                   Index size, const Keeper& keeper) {
   using Functor = UpdateFunctor<T, R, Sum>;
   using Flat = Eigen::Array<T, Eigen::Dynamic, 1>;
-  Eigen::Map<Flat>(values + start, size) =
-      Flat::NullaryExpr(size, Functor(rule, step, values, slots, sum, scale, start, size));
+  Eigen::Map<Flat>(values + start, size) = Flat::NullaryExpr(
+      size, keeper.over(Functor(rule, step, values, slots, sum, scale, start, Keeper::k_keeps), start));
 }
 
 }  // namespace detail
 
 /// Applies `rule` to elements [start, start + size) of variable and slots with the mean of `sources`.
 /// One pass: each array is read once and written once; nothing is materialised.
-template <class T, class G, class R>
+/// @param keeper copies each line before it is changed, where somebody may have to put it back.
+template <class T, class G, class R, class Keeper = detail::NothingKept>
 void update_elements(const R& rule, const step_of_t<R>& step, T* values,
                      const std::array<T*, slot_count_v<R>>& slots, const Sources<T, G>& sources, Index start,
-                     Index size) {
+                     Index size, const Keeper& keeper = {}) {
   detail::with_sum(sources, [&](const auto& sum) {
-    detail::assign_update<T>(rule, step, values, slots, sum, sources.scale, start, size);
+    detail::assign_update<T>(rule, step, values, slots, sum, sources.scale, start, size, keeper);
   });
 }
 
@@ -201,21 +219,25 @@ LOCKSTEP_ALWAYS_INLINE void update_pack(const R& rule, const step_of_t<R>& step,
 
 /// Applies `rule` to the rows of a merge. All of them in one loop: a call for each row would pass its
 /// arguments through memory, and wait there until all rows before are written.
-template <class T, class G, class R>
+/// @param keeper as in `update_elements`.
+template <class T, class G, class R, class Keeper = detail::NothingKept>
 void update_rows(const R& rule, const step_of_t<R>& step, T* values,
-                 const std::array<T*, slot_count_v<R>>& slots, RowMerge<T, G>& rows) {
+                 const std::array<T*, slot_count_v<R>>& slots, RowMerge<T, G>& rows,
+                 const Keeper& keeper = {}) {
   using Packet = detail::BestPacket<T>;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr auto each_slot = std::make_index_sequence<slot_count_v<R>>();
   const detail::HeldRule<R> held = rule;
   const step_of_t<R> held_step = step;
+  const auto changed = detail::changed_arrays(values, slots);
   const auto update = [&](const MergedRow<T, G>& row, const auto& sum) {
     const auto [begin, end] = rows.inside(row);
-    Index i = begin;
-    for (; i + lanes <= end; i += lanes)
-      detail::update_pack<T, Packet>(held, held_step, values, slots, sum, row.begin, i, each_slot);
-    for (; i < end; ++i)
-      detail::update_pack<T, T>(held, held_step, values, slots, sum, row.begin, i, each_slot);
+    keeper.for_lines(begin, end, row.begin, changed, [&](Index i, Index line_end) {
+      for (; i + lanes <= line_end; i += lanes)
+        detail::update_pack<T, Packet>(held, held_step, values, slots, sum, row.begin, i, each_slot);
+      for (; i < line_end; ++i)
+        detail::update_pack<T, T>(held, held_step, values, slots, sum, row.begin, i, each_slot);
+    });
   };
   for (; const MergedRow<T, G>* row = rows.row(); rows.next())
     if (row->count == 1 && !row->wide)
@@ -225,19 +247,21 @@ void update_rows(const R& rule, const step_of_t<R>& step, T* values,
 }
 
 /// `update_elements` with a gradient of zero.
-template <class T, class R>
+template <class T, class R, class Keeper = detail::NothingKept>
 void update_elements_by_zero(const R& rule, const step_of_t<R>& step, T* values,
-                             const std::array<T*, slot_count_v<R>>& slots, Index start, Index size) {
-  detail::assign_update<T>(rule, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size);
+                             const std::array<T*, slot_count_v<R>>& slots, Index start, Index size,
+                             const Keeper& keeper = {}) {
+  detail::assign_update<T>(rule, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size, keeper);
 }
 
 /// What the rule does to elements that have no gradient: nothing, unless it has `update_absent`.
-template <class T, class R>
+template <class T, class R, class Keeper = detail::NothingKept>
 void update_elements_absent(const R& rule, const step_of_t<R>& step, T* values,
-                            const std::array<T*, slot_count_v<R>>& slots, Index start, Index size) {
+                            const std::array<T*, slot_count_v<R>>& slots, Index start, Index size,
+                            const Keeper& keeper = {}) {
   if constexpr (detail::UpdatesAbsent<R, T>) {
     const detail::AbsentRule<R> absent{rule};
-    detail::assign_update<T>(absent, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size);
+    detail::assign_update<T>(absent, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size, keeper);
   }
 }
 

@@ -194,23 +194,28 @@ class Updater {
   }
 
   /// Does the plan's work for elements [begin, end). Ranges of one round are disjoint; each is run once.
-  void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end) noexcept {
-    run_parts(plan, sources, [&](const auto& change) { change(begin, end); });
-  }
-  /// The same for several ranges, with what is done between them: `parts(change)` calls `change(begin, end)`
-  /// for each. What they have in common is prepared once.
-  template <class Parts>
-  void run_parts(const UpdatePlan& plan, const Contributors<T, G>& sources, Parts&& parts) noexcept {
+  /// @param keeper copies each line before it is changed, where somebody may have to put it back. Not for
+  /// rules that need whole variables.
+  template <class Keeper = detail::NothingKept>
+  void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end,
+           const Keeper& keeper = {}) noexcept {
     const FloatEnvironment same_everywhere;
     if constexpr (aggregates) {
-      if (!plan.applies && has_window())
-        return parts([&](Index begin, Index end) { gather(sources, begin, end); });
+      if (!plan.applies && has_window()) return gather(sources, begin, end, keeper);
     }
     if constexpr (by_elements)
-      apply_elements(sources, parts);
+      apply_elements(sources, begin, end, keeper);
     else
-      parts([&](Index begin, Index end) { apply_variables(sources, begin, end); });
+      apply_variables(sources, begin, end);
   }
+  /// What `run` changes in place, for elements of the range alone: variables and slots, or the sums of the
+  /// window.
+  std::span<T* const> changed_arrays(const UpdatePlan& plan) const {
+    const std::span<T* const> all(changed_);
+    return plan.applies || !has_window() ? all.first(1 + slot_count) : all.subspan(1 + slot_count);
+  }
+  /// Most arrays that there are in such a list.
+  static constexpr std::size_t most_changed_arrays = 1 + slot_count;
 
   /// Sum of squares of the mean over everything: item by item, as replicas that share the work form it.
   double squared_norm(const Contributors<T, G>& sources) const noexcept {
@@ -260,22 +265,8 @@ class Updater {
 
   // ---- partition
 
-  /// Ranges that are claimed by one participant, and parts of them.
+  /// Ranges that are claimed by one participant.
   const Partition<by_elements>& partition() const { return partition_; }
-  /// False if `run` would leave [begin, end) as it is, because nobody has a gradient there.
-  bool changes(const Contributors<T, G>& sources, Index begin, Index end) const {
-    if (!by_elements || detail::UpdatesAbsent<Rule, T> || sources.is_dense()) return true;
-    bool any = false;
-    Runs<T, G> runs(layout_, sources);
-    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
-      for (runs.start(id, from, to); !any && runs.next();)
-        any = runs.has_gradient() || (runs.in_present_variable() && updates_all_rows(groups_.rule_of(id)));
-    });
-    return any;
-  }
-  /// What an update changes in place, for elements of the item alone: variables, slots, the sums of the
-  /// window.
-  std::span<T* const> changed_arrays() const { return changed_; }
 
   // ---- slots
 
@@ -375,11 +366,12 @@ class Updater {
       f(id, std::max(begin, layout_[id].offset), std::min(end, layout_.end_of(id)));
   }
 
-  void gather(const Contributors<T, G>& contributors, Index begin, Index end) {
+  template <class Keeper>
+  void gather(const Contributors<T, G>& contributors, Index begin, Index end, const Keeper& keeper) {
     const auto add = [&](Index start, Index size, const Sources<T, G>& sources) {
       const bool only_window = sources.count == (sources.wide ? 0 : 1) &&
                                (sources.wide || static_cast<const void*>(sources.data[0]) == window_.data());
-      if (!only_window) sum_elements(sources, window_.data(), start, size);
+      if (!only_window) sum_elements(sources, window_.data(), start, size, keeper);
     };
     Runs<T, G> runs(layout_, contributors);
     if (runs.is_dense()) return add(begin, end - begin, runs.all_sources());
@@ -389,41 +381,33 @@ class Updater {
     });
   }
 
-  template <class Parts>
-  void apply_elements(const Contributors<T, G>& contributors, Parts& parts) {
-    std::array<T*, slot_count + 1> written{values_};
-    std::copy(slots_.begin(), slots_.end(), written.begin() + 1);
+  template <class Keeper>
+  void apply_elements(const Contributors<T, G>& contributors, Index begin, Index end, const Keeper& keeper) {
+    const auto written = detail::changed_arrays(values_, slots_);
     Runs<T, G> runs(layout_, contributors, written);
-    if (runs.is_dense() && groups_.is_uniform()) {
-      const Rule& rule = groups_.rule(0);
-      const Step& step = steps_[0];
-      return detail::with_sum(runs.all_sources(), [&](const auto& sum) {
-        parts([&](Index begin, Index end) {
-          detail::assign_update<T>(rule, step, values_, slots_, sum, runs.all_sources().scale, begin,
-                                   end - begin);
-        });
-      });
-    }
-    parts([&](Index begin, Index end) {
-      for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
-        apply_variable_elements(runs, id, from, to);
-      });
+    if (runs.is_dense() && groups_.is_uniform())
+      return update_elements(groups_.rule(0), steps_[0], values_, slots_, runs.all_sources(), begin,
+                             end - begin, keeper);
+    for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
+      apply_variable_elements(runs, id, from, to, keeper);
     });
   }
-  void apply_variable_elements(Runs<T, G>& runs, std::uint32_t id, Index begin, Index end) {
+  template <class Keeper>
+  void apply_variable_elements(Runs<T, G>& runs, std::uint32_t id, Index begin, Index end,
+                               const Keeper& keeper) {
     if (!groups_.is_trainable(id)) return;
     const Rule& rule = groups_.rule_of(id);
     const Step& step = steps_[groups_.group_of(id)];
     runs.start(id, begin, end);
     if (runs.is_by_rows() && !detail::UpdatesAbsent<Rule, T> && !updates_all_rows(rule))
-      return update_rows(rule, step, values_, slots_, runs.rows());
+      return update_rows(rule, step, values_, slots_, runs.rows(), keeper);
     while (runs.next())
       if (runs.has_gradient())
-        update_elements(rule, step, values_, slots_, runs.sources(), runs.begin(), runs.size());
+        update_elements(rule, step, values_, slots_, runs.sources(), runs.begin(), runs.size(), keeper);
       else if (runs.in_present_variable() && updates_all_rows(rule))
-        update_elements_by_zero(rule, step, values_, slots_, runs.begin(), runs.size());
+        update_elements_by_zero(rule, step, values_, slots_, runs.begin(), runs.size(), keeper);
       else
-        update_elements_absent(rule, step, values_, slots_, runs.begin(), runs.size());
+        update_elements_absent(rule, step, values_, slots_, runs.begin(), runs.size(), keeper);
   }
 
   /// For rules that need whole variables the mean is written out first, rows without a gradient as zeros.

@@ -31,9 +31,9 @@ namespace detail {
 
 /// @brief An update of all variables that any process can begin, and any other carry on.
 ///
-/// It is divided into units: repeated rows that the rule applies in turn, then the parts of its items.
-/// Before a unit changes anything it is copied, afterwards it is counted, so whoever carries on puts back
-/// what the unit was and does it again. All functions but `prepare` are called inside the exclusion.
+/// It is divided into units: repeated rows that the rule applies in turn, then its items. What a unit changes
+/// is copied before, afterwards the unit is counted, so whoever carries on puts back what was being changed
+/// and goes on there. All functions but `prepare` are called inside the exclusion.
 template <class R, class T>
 class SharedUpdate {
  public:
@@ -46,7 +46,7 @@ class SharedUpdate {
         units_(carver.array<std::atomic<std::uint64_t>>(1)),
         in_turn_(carver.array<InTurn>(groups.count())),
         updater_(recipe, variables, rows, carver, true),
-        undo_(carver, largest_unit(), updater_.changed_arrays().size()),
+        undo_(carver, longest_copy(), updater_.most_changed_arrays),
         memory_(aggregate_bytes(rows)),
         aggregate_(own_aggregate(rows)) {
     aggregate_.clear();
@@ -77,15 +77,11 @@ class SharedUpdate {
     aggregate_.clear();
     sums.for_each([&](std::uint32_t id) { load(sums, transition, id, unit); });
     updater_.list(plan, sources, 1, contributors_);
-    for (Index i = 0; i < updater_.partition().items(); ++i)
-      for (int part = 0; part < updater_.partition().parts(i); ++part, ++unit) {
-        const auto [begin, end] = updater_.partition().part(i, part);
-        if (!updater_.changes(contributors_, begin, end))
-          count(unit);
-        else
-          do_unit(unit, updater_.changed_arrays(), begin, end,
-                  [&, first = begin, last = end] { updater_.run(plan, contributors_, first, last); });
-      }
+    for (Index i = 0; i < updater_.partition().items(); ++i, ++unit) {
+      const auto [begin, end] = updater_.partition().item(i);
+      do_unit(unit, updater_.changed_arrays(plan), begin, end,
+              [&, begin = begin, end = end](Index first) { do_item(plan, begin, begin + first, end); });
+    }
     updater_.commit(state, plan, sources);
   }
 
@@ -94,12 +90,12 @@ class SharedUpdate {
 
   const Layout& layout() const { return updater_.layout(); }
 
-  /// Elements of a part of an item, or of a repeated row.
-  Index largest_unit() const {
-    Index largest = updater_.partition().part_size();
+  /// Elements of what is copied as a whole: repeated rows, and items of rules that need whole variables.
+  Index longest_copy() const {
+    Index longest = Updater<R, T, T>::by_elements ? 0 : updater_.partition().largest_item();
     if (AppliesRowsInTurn<Rule>::value)
-      for (const VariableInfo& info : layout().infos()) largest = std::max(largest, info.row_size());
-    return largest;
+      for (const VariableInfo& info : layout().infos()) longest = std::max(longest, info.row_size());
+    return longest;
   }
   std::size_t aggregate_bytes(const RowLayout& rows) const {
     Carver counter;
@@ -127,29 +123,33 @@ class SharedUpdate {
       if (row < 0 || row >= layout()[id].rows())
         throw_error<SystemError>("session: the gradient of variable ", id, " has no row ", row);
     load_rows<Rule>(layout()[id], rows, aggregate_, [&](Index at, Index width) {
-      do_unit(unit++, values, at, at + width, [&] {
+      do_unit(unit++, values, at, at + width, [&](Index) {
+        undo_.save(values, at, at + width);
         apply_in_turn(groups_.rule_of(id), in_turn_[groups_.group_of(id)], aggregate_.data(),
                       updater_.values(), at, width);
       });
     });
   }
-  /// Changes elements of some arrays by `f()`, once, whoever is killed.
+  /// An item that begins with element `begin`, of which those before `first` are done.
+  void do_item(const UpdatePlan& plan, Index begin, Index first, Index end) {
+    if constexpr (Updater<R, T, T>::by_elements) {
+      updater_.run(plan, contributors_, first, end, undo_.lines(begin, end));
+    } else {
+      undo_.save(updater_.changed_arrays(plan), begin, end);
+      updater_.run(plan, contributors_, begin, end);
+    }
+  }
+  /// Changes elements [begin, end) of some arrays by `f(first)`, once, whoever is killed. `first` says from
+  /// which one on.
   template <class F>
   void do_unit(std::uint64_t unit, std::span<T* const> arrays, Index begin, Index end, F&& f) {
     if (unit < units()) return;
-    (void)undo_.restore(unit, 0, 0, arrays, [&](int) { return std::pair(begin, end); });
-    undo_.reach(unit, 0, 0);
-    undo_.save(arrays, begin, end);
-    f();
+    const Index first = undo_.restore(unit, 0, 0, arrays, begin, end);
+    undo_.reach(unit, 0, first);
+    f(first);
     fault_point("unit: changed");
-    count(unit);
+    store_in_order(*units_, unit + 1);
     fault_point("unit: done");
-  }
-  void count(std::uint64_t unit) {
-    if (unit < units()) return;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    units_->store(unit + 1, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
 
   const RuleGroups<R>& groups_;

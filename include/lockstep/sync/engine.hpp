@@ -123,13 +123,13 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
     if (sits) fault_point("bury: begun");
     bool settles = sits;
     if (round.phase == protocol::Phase::applying)
-      arrays().tiles.release_claims(control.stage, place, [&](Index i, int first) {
+      arrays().tiles.release_claims(control.stage, place, [&](Index i, Index first) {
         settles = true;
-        const int part =
-            State::undo(place).restore(control.stage, i, first, updater().changed_arrays(),
-                                       [&](int number) { return updater().partition().part(i, number); });
+        const auto [begin, end] = updater().partition().item(i);
+        const Index next = State::undo(place).restore(control.stage, i, first,
+                                                      updater().changed_arrays(control.plan), begin, end);
         fault_point("bury: item restored");
-        return part;
+        return next;
       });
     for (std::int32_t* task : {&control.initialiser, &control.planner})
       if (*task == place) {

@@ -12,13 +12,14 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The truth about an item is its word: (stage, part, owner, state). A word of an older stage means free, so
-/// nothing is ever reset, and a worker that wakes up stages later fails its exchange. An item whose owner has
-/// died is freed within its stage, and its word says with which part to go on.
+/// The truth about an item is its word: (stage, position, owner, state). A word of an older stage means free,
+/// so nothing is ever reset, and a worker that wakes up stages later fails its exchange. An item whose owner
+/// has died is freed within its stage, and its word says with which of its elements to go on.
 class Tiles {
  public:
   using Word = std::atomic<std::uint64_t>;
-  static constexpr int k_most_parts = 16;
+  /// Positions in an item are below this.
+  static constexpr Index k_most_elements = 4096;
 
   Tiles(Word* words, Index count) : words_(words), count_(count) {}
   Index count() const { return count_; }
@@ -28,11 +29,11 @@ class Tiles {
     std::uint64_t seen = words_[i].load(std::memory_order_relaxed);
     const bool freed = stage_of(seen) == stage && state_of(seen) == k_free;
     return (stage_of(seen) < stage || freed) &&
-           words_[i].compare_exchange_strong(seen, word(stage, freed ? part_of(seen) : 0, owner, k_claimed),
-                                             std::memory_order_acq_rel);
+           words_[i].compare_exchange_strong(
+               seen, word(stage, freed ? position_of(seen) : 0, owner, k_claimed), std::memory_order_acq_rel);
   }
-  /// The part of a claimed item with which its owner begins: not 0 if an earlier owner has died.
-  int first_part(Index i) const { return part_of(words_[i].load(std::memory_order_relaxed)); }
+  /// The element of a claimed item with which its owner begins: not 0 if an earlier owner has died.
+  Index first(Index i) const { return position_of(words_[i].load(std::memory_order_relaxed)); }
   /// Marks a claimed item as done, in order with what was written before, without waiting for it.
   void finish(Index i, std::uint64_t stage, int owner) {
     words_[i].store(word(stage, 0, owner, k_done), std::memory_order_release);
@@ -42,17 +43,17 @@ class Tiles {
   void finish_last(Index i, std::uint64_t stage, int owner) {
     words_[i].exchange(word(stage, 0, owner, k_done), std::memory_order_seq_cst);
   }
-  /// Frees the items that `owner` has claimed and can no longer do. `settle(i, first)` gets the part with
+  /// Frees the items that `owner` has claimed and can no longer do. `settle(i, first)` gets the element with
   /// which the owner began, and says with which to go on.
   template <class F>
   void release_claims(std::uint64_t stage, int owner, F&& settle) {
     for (Index i = 0; i < count_; ++i) {
       const std::uint64_t seen = words_[i].load(std::memory_order_acquire);
-      const int first = part_of(seen);
+      const Index first = position_of(seen);
       if (seen != word(stage, first, owner, k_claimed)) continue;
-      const int part = settle(i, first);
+      const Index next = settle(i, first);
       std::atomic_signal_fence(std::memory_order_seq_cst);
-      words_[i].store(word(stage, part, k_no_owner, k_free), std::memory_order_release);
+      words_[i].store(word(stage, next, k_no_owner, k_free), std::memory_order_release);
     }
   }
   bool all_done(std::uint64_t stage) const {
@@ -73,12 +74,12 @@ class Tiles {
   static constexpr std::uint64_t k_free = 0, k_claimed = 1, k_done = 2;
   static constexpr int k_no_owner = -1;
   static_assert(k_max_replicas < 0xFF);
-  static std::uint64_t stage_of(std::uint64_t word) { return word >> 14; }
-  static int part_of(std::uint64_t word) { return static_cast<int>(word >> 10 & 0xF); }
+  static std::uint64_t stage_of(std::uint64_t word) { return word >> 22; }
+  static Index position_of(std::uint64_t word) { return static_cast<Index>(word >> 10 & 0xFFF); }
   static std::uint64_t state_of(std::uint64_t word) { return word & 3; }
-  static std::uint64_t word(std::uint64_t stage, int part, int owner, std::uint64_t state) {
-    return stage << 14 | static_cast<std::uint64_t>(part) << 10 | static_cast<std::uint64_t>(owner + 1) << 2 |
-           state;
+  static std::uint64_t word(std::uint64_t stage, Index position, int owner, std::uint64_t state) {
+    return stage << 22 | static_cast<std::uint64_t>(position) << 10 |
+           static_cast<std::uint64_t>(owner + 1) << 2 | state;
   }
   static bool is_done(std::uint64_t word, std::uint64_t stage) {
     return stage_of(word) > stage || (stage_of(word) == stage && state_of(word) == k_done);

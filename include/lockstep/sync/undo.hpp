@@ -4,80 +4,81 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/gradients/keep_lines.hpp>
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What one participant is changing: one part of one item at a time. The tag says which one, and whether the
-/// copy of it is whole. Parts are small, so that copies stay in the first-level cache.
+/// What one participant is changing: one item at a time. One word says which item, another how far it has
+/// come and of what there is a copy.
 template <class T>
 class UndoArea {
  public:
-  /// @param elements of the largest part. @param arrays that an update changes.
+  /// @param elements of the longest range that is copied as a whole. @param arrays that an update changes.
   UndoArea(Carver& carver, Index elements, std::size_t arrays)
-      : elements_(elements),
-        tag_(carver.array<std::atomic<std::uint64_t>>(1)),
-        copies_(carver.array<T>(static_cast<std::size_t>(elements) * arrays)) {}
+      : item_(carver.array<std::atomic<std::uint64_t>>(1)),
+        progress_(carver.array<std::atomic<std::uint64_t>>(1)),
+        copies_(carver.array<T>(static_cast<std::size_t>(std::max(elements, 2 * k_line<T>)) * arrays)) {}
 
   /// Before a claim: what was left from an earlier item is void.
-  void forget() { mark(0); }
-  /// The parts of a claimed item before this one are done, the others are untouched.
-  void reach(std::uint64_t stage, Index item, int part) { mark(tag(stage, item, part)); }
-  /// Before the part that was reached is changed.
+  void forget() { store_in_order(*item_, 0); }
+  /// A claimed item is begun, with its element `first`.
+  void reach(std::uint64_t stage, Index item, Index first) {
+    store_in_order(*progress_,
+                   Progress::at(first).word());  // which is right for the item before, for that is done
+    store_in_order(*item_, tag(stage, item));
+  }
+  /// For the elements [begin, end) of the layout, the item that was reached: copies its lines.
+  LineKeeper<T> lines(Index begin, Index end) const { return {*progress_, copies_, begin, end}; }
+  /// Before it is changed in a way that has no order: copies all of it.
   void save(std::span<T* const> arrays, Index begin, Index end) {
     T* to = copies_;
     for (const T* array : arrays) {
       stream(to, Copy<T>{array + begin}, end - begin);
-      to += elements_;
+      to += end - begin;
     }
     fault_point("undo: copied");
-    mark(tag_->load(std::memory_order_relaxed) | k_saved);
+    store_in_order(*progress_, Progress::whole().word());
     fault_point("undo: marked");
   }
-  /// Puts back what the part was that was being changed, if there is one. May be done again.
-  /// @param part with which the owner began. @param range `range(part)` are the elements of a part.
-  /// @return the part with which to go on.
-  template <class F>
-  int restore(std::uint64_t stage, Index item, int part, std::span<T* const> arrays, F&& range) const {
-    const std::uint64_t found = tag_->load(std::memory_order_relaxed);
-    const int reached = static_cast<int>(found & k_parts) >> 1;
-    if ((found & ~k_saved) != tag(stage, item, reached)) return part;
-    if ((found & k_saved) == 0) return reached;
-    const auto [begin, end] = range(reached);
-    if (begin >= end) return part;  // damaged: there is no such part
-    const T* from = copies_;
+  /// Puts back what was being changed of the elements [begin, end) of an item, if there is a copy. May be
+  /// done again.
+  /// @param first element with which the owner began. @return the one with which to go on.
+  Index restore(std::uint64_t stage, Index item, Index first, std::span<T* const> arrays, Index begin,
+                Index end) const {
+    if (item_->load(std::memory_order_relaxed) != tag(stage, item)) return first;
+    const Progress reached(progress_->load(std::memory_order_relaxed));
+    const Index position = reached.position();
+    if (begin + position >= end) return first;  // damaged: there is no such element
+    if (!reached.has_copy()) return position;
+    const Index size = reached.is_whole() ? end - begin : std::min(k_line<T>, end - begin - position);
+    const Index stride = reached.is_whole() ? size : k_line<T>;
+    const T* from = copies_ + (reached.in_second() ? stride * static_cast<Index>(arrays.size()) : 0);
     for (T* array : arrays) {
-      std::memcpy(array + begin, from, static_cast<std::size_t>(end - begin) * sizeof(T));
+      std::copy_n(from, size, array + begin + position);
       fault_point("undo: restored an array");
-      from += elements_;
+      from += stride;
     }
-    return reached;
+    return position;
   }
 
  private:
-  static constexpr std::uint64_t k_saved = 1, k_parts = 0x1E;
-  static std::uint64_t tag(std::uint64_t stage, Index item, int part) {
-    return stage << 29 | (static_cast<std::uint64_t>(item) + 1) << 5 | static_cast<std::uint64_t>(part) << 1;
-  }
-  /// What a killed process has stored is what its program stored before: the compiler must keep the order.
-  void mark(std::uint64_t value) {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    tag_->store(value, std::memory_order_release);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+  static std::uint64_t tag(std::uint64_t stage, Index item) {
+    return stage << 28 | (static_cast<std::uint64_t>(item) + 1);
   }
 
-  Index elements_;
-  std::atomic<std::uint64_t>* tag_;
+  std::atomic<std::uint64_t>* item_;
+  std::atomic<std::uint64_t>* progress_;
   T* copies_;
 };
 

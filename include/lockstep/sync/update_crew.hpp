@@ -241,20 +241,20 @@ class UpdateCrew {
     }
   }
 
-  /// Does a claimed item part by part, each with a copy of what it was.
+  /// Does a claimed item with copies of what it was.
   void change_undoably(Worker& me, Index i) {
     auto& updater = state_.updater();
     auto& undo = state_.undo(me.place);
-    updater.run_parts(me.plan, me.sources, [&](const auto& change) {
-      for (int part = state_.arrays().tiles.first_part(i); part < updater.partition().parts(i); ++part) {
-        const auto [begin, end] = updater.partition().part(i, part);
-        undo.reach(me.stage, i, part);
-        if (!updater.changes(me.sources, begin, end)) continue;
-        undo.save(updater.changed_arrays(), begin, end);
-        change(begin, end);
-        fault_point("part: changed");
-      }
-    });
+    const auto [begin, end] = updater.partition().item(i);
+    if constexpr (State::by_elements) {
+      const Index first = std::min(state_.arrays().tiles.first(i), end - begin);
+      undo.reach(me.stage, i, first);
+      updater.run(me.plan, me.sources, begin + first, end, undo.lines(begin, end));
+    } else {
+      undo.reach(me.stage, i, 0);
+      undo.save(updater.changed_arrays(me.plan), begin, end);
+      updater.run(me.plan, me.sources, begin, end);
+    }
   }
 
   bool open_apply_stage(std::uint64_t stage) {

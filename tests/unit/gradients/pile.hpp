@@ -3,6 +3,7 @@
 /// Contributions over memory of their own, and numbers to fill them with.
 #pragma once
 
+#include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/transport/memory.hpp>
 
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <memory>
 #include <set>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -23,7 +23,7 @@ inline constexpr Index k_sizes[] = {1, 3, 15, 16, 17, 31, 32, 33, 4095, 4096, 40
 template <class T>
 Layout layout_of(const std::vector<std::vector<Index>>& shapes) {
   Layout layout(sizeof(T));
-  for (const auto& shape : shapes) layout.add("v" + std::to_string(layout.count()), shape);
+  for (const auto& shape : shapes) layout.add(detail::text('v', layout.count()), shape);
   return layout;
 }
 

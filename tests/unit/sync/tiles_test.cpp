@@ -4,6 +4,7 @@
 #include <lockstep/sync/tiles.hpp>
 #include <lockstep/sync/undo.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,11 +24,11 @@ struct Words {
 };
 
 /// Settles what `owner` has claimed as it comes, each with the same answer.
-std::vector<std::pair<Index, int>> release(Tiles& tiles, std::uint64_t stage, int owner, int part) {
-  std::vector<std::pair<Index, int>> seen;
-  tiles.release_claims(stage, owner, [&](Index i, int first) {
+std::vector<std::pair<Index, Index>> release(Tiles& tiles, std::uint64_t stage, int owner, Index next) {
+  std::vector<std::pair<Index, Index>> seen;
+  tiles.release_claims(stage, owner, [&](Index i, Index first) {
     seen.emplace_back(i, first);
-    return part;
+    return next;
   });
   return seen;
 }
@@ -56,50 +57,102 @@ TEST_CASE("who claims an item of a dead owner begins where that one was", "[sync
   Words w;
   REQUIRE(w.tiles.claim(0, 5, 2));
   REQUIRE(w.tiles.claim(2, 5, 1));
-  CHECK(w.tiles.first_part(0) == 0);
-  using Seen = std::vector<std::pair<Index, int>>;
-  CHECK(release(w.tiles, 5, 2, 11) == Seen{{0, 0}});
+  CHECK(w.tiles.first(0) == 0);
+  using Seen = std::vector<std::pair<Index, Index>>;
+  CHECK(release(w.tiles, 5, 2, 1100) == Seen{{0, 0}});
   CHECK_FALSE(w.tiles.claim(0, 4, 1));  // free in its stage only
   REQUIRE(w.tiles.claim(0, 5, 1));
-  CHECK(w.tiles.first_part(0) == 11);
+  CHECK(w.tiles.first(0) == 1100);
   // Dies as well, before it has begun with the one, in the middle of the other.
-  CHECK(release(w.tiles, 5, 1, 15) == Seen{{0, 11}, {2, 0}});
+  CHECK(release(w.tiles, 5, 1, 4095) == Seen{{0, 1100}, {2, 0}});
   REQUIRE(w.tiles.claim(0, 5, -1));
-  CHECK(w.tiles.first_part(0) == 15);
+  CHECK(w.tiles.first(0) == 4095);
   w.tiles.finish_last(0, 5, -1);
   REQUIRE(w.tiles.claim(0, 6, 0));
-  CHECK(w.tiles.first_part(0) == 0);
+  CHECK(w.tiles.first(0) == 0);
 }
 
-TEST_CASE("an undo area puts back the part that was being changed", "[sync][tiles]") {
-  constexpr Index part = 4;
-  alignas(64) std::array<std::byte, 256> memory{};
-  Carver carver(memory.data());
-  Undo undo(carver, part, 2);
-  std::array<float, 12> w{}, m{};
-  for (std::size_t i = 0; i < w.size(); ++i) m[i] = 100 + (w[i] = static_cast<float>(i));
-  const auto w_before = w, m_before = m;
-  const std::array<float*, 2> arrays{w.data(), m.data()};
-  const auto range = [](int k) { return std::pair<Index, Index>{k * part, (k + 1) * part}; };
-  const auto restore = [&](std::uint64_t stage, Index item, int first) {
-    return undo.restore(stage, item, first, arrays, range);
-  };
+namespace {
 
-  undo.forget();
-  CHECK(restore(9, 1, 1) == 1);  // claimed, not begun
-  undo.reach(9, 1, 1);
-  CHECK(restore(9, 1, 0) == 1);
-  undo.save(arrays, 4, 8);
-  for (std::size_t i = 4; i < 8; ++i) w[i] = m[i] = -1;
-  CHECK(restore(9, 2, 0) == 0);  // of another item
-  CHECK(restore(8, 1, 0) == 0);  // of another stage
-  CHECK(w[5] == -1);
-  for (int times = 0; times < 2; ++times) {
-    CHECK(restore(9, 1, 0) == 1);
-    CHECK((w == w_before && m == m_before));
+/// Two arrays, an undo area for them, and what its owner leaves behind.
+struct Scene {
+  static constexpr Index size = 100;
+  Scene() {
+    for (std::size_t i = 0; i < w.size(); ++i) m[i] = 1000 + (w[i] = static_cast<float>(i));
   }
-  w[5] = m[5] = -2;  // done
-  undo.reach(9, 1, 2);
-  CHECK(restore(9, 1, 0) == 2);
-  CHECK((w[5] == -2 && m[5] == -2));
+  /// Changes elements of the item [0, 100), as a run of a loop does, and stops before element `end` is
+  /// changed.
+  void change(Index begin, Index run_end, Index end) {
+    undo.lines(0, size).for_lines(begin, run_end, 0, arrays, [&](Index from, Index to) {
+      for (Index i = from; i < std::min(to, end); ++i) w[at(i)] = m[at(i)] = -1;
+    });
+  }
+  Index restore(std::uint64_t stage, Index item, Index first) {
+    return undo.restore(stage, item, first, arrays, 0, size);
+  }
+  /// Elements that are as they were.
+  bool is_untouched(Index begin, Index end) const {
+    for (Index i = begin; i < end; ++i)
+      if (w[at(i)] != static_cast<float>(i) || m[at(i)] != 1000 + static_cast<float>(i)) return false;
+    return true;
+  }
+  bool is_changed(Index begin, Index end) const {
+    for (Index i = begin; i < end; ++i)
+      if (w[at(i)] != -1 || m[at(i)] != -1) return false;
+    return true;
+  }
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+  alignas(64) std::array<std::byte, 1024> memory{};
+  std::array<float, 100> w{}, m{};
+  std::array<float*, 2> arrays{w.data(), m.data()};
+  Carver carver{memory.data()};
+  Undo undo{carver, size, 2};
+};
+
+}  // namespace
+
+TEST_CASE("an undo area puts back the line that was being changed", "[sync][tiles]") {
+  Scene s;
+  s.undo.forget();
+  CHECK(s.restore(9, 1, 7) == 7);  // claimed, not begun
+  s.undo.reach(9, 1, 5);
+  CHECK(s.restore(9, 1, 0) == 5);  // begun, nothing changed
+  // Lines begin with elements 5, 21, 37 ...; the third one is changed in part.
+  s.change(5, 50, 40);
+  CHECK(s.restore(9, 2, 3) == 3);  // of another item
+  CHECK(s.restore(8, 1, 3) == 3);  // of another stage
+  CHECK(s.is_changed(5, 40));
+  for (int times = 0; times < 2; ++times) {
+    CHECK(s.restore(9, 1, 0) == 37);
+    CHECK((s.is_changed(5, 37) && s.is_untouched(37, 100) && s.is_untouched(0, 5)));
+  }
+  // Who goes on there does the rest of that run, then one that begins at element 90.
+  s.undo.reach(9, 1, 37);
+  CHECK(s.restore(9, 1, 0) == 37);
+  s.change(37, 50, 50);
+  s.change(90, 100, 91);
+  CHECK(s.restore(9, 1, 0) == 90);
+  CHECK((s.is_changed(5, 50) && s.is_untouched(50, 100)));
+}
+
+TEST_CASE("an undo area puts back an item that was copied as a whole", "[sync][tiles]") {
+  Scene s;
+  s.undo.reach(4, 0, 0);
+  s.undo.save(s.arrays, 10, 90);
+  for (Index i = 10; i < 90; i += 3) s.w[s.at(i)] = s.m[s.at(i)] = -1;
+  CHECK(s.undo.restore(4, 0, 0, s.arrays, 10, 90) == 0);
+  CHECK(s.is_untouched(0, 100));
+  s.undo.reach(4, 1, 0);
+  s.w[50] = -1;
+  CHECK(s.undo.restore(4, 1, 0, s.arrays, 10, 90) == 0);
+  CHECK(s.w[50] == -1);
+}
+
+TEST_CASE("a line that cannot be is not put back", "[sync][tiles]") {
+  Scene s;
+  s.undo.reach(4, 0, 0);
+  s.change(96, 100, 97);
+  CHECK(s.undo.restore(4, 0, 2, s.arrays, 0, 90) == 2);  // a damaged area says 96
+  CHECK(s.w[96] == -1);
 }

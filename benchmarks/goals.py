@@ -41,6 +41,8 @@ GOALS = [
     ("sparse, against the merge by map", "sparse/map", ">=", 4, "x"),
     ("2 processes, P = 25e6, SGD, roofline ratio", "processes/2x25e6/sgd/roofline", ">=", 0.80, ""),
     ("2 processes, P = 25e6, Adam, roofline ratio", "processes/2x25e6/adam/roofline", ">=", 0.72, ""),
+    ("same in a folder with large pages, SGD", "processes/2x25e6/sgd/large_pages", ">=", 0.80, ""),
+    ("same in a folder with large pages, Adam", "processes/2x25e6/adam/large_pages", ">=", 0.72, ""),
     ("same against MPI_Allreduce + update, SGD", "processes/2x25e6/sgd/mpi_allreduce", ">=", 8, "x"),
     ("same against MPI_Allreduce + update, Adam", "processes/2x25e6/adam/mpi_allreduce", ">=", 5, "x"),
     ("same against gloo all-reduce + update, SGD", "processes/2x25e6/sgd/gloo", ">=", 10, "x"),

@@ -3,6 +3,7 @@
 // and what it costs that a process may be killed at any instruction.
 #include "support/child.hpp"
 #include "support/floors.hpp"
+#include "support/large_page_folder.hpp"
 #include "support/program.hpp"
 #include "support/shared_replica.hpp"
 #include "support/two_processes.hpp"
@@ -22,30 +23,47 @@ const std::string& session() {
   return name;
 }
 
+const LargePageFolder& large_pages() {
+  static const LargePageFolder folder;
+  return folder;
+}
+
+/// One of the processes, in both folders.
+class Member {
+ public:
+  explicit Member(int place)
+      : in_shm_(session(), place), on_large_pages_(session(), place, large_pages().path()) {}
+  double run(const Task& task) {
+    return (task.on_large_pages ? on_large_pages_ : in_shm_).run(task.rule, task.elements, task.steps);
+  }
+
+ private:
+  SharedReplica in_shm_, on_large_pages_;
+};
+
 /// The other process: commands are tasks, answers are nanoseconds per step.
 void serve(int descriptor) {
   Lines lines(descriptor);
-  SharedReplica replica(session(), 1);
+  Member member(1);
   for (std::string command = lines.read(); !command.empty(); command = lines.read()) {
     std::istringstream words(command);
-    const Task task = Task::from(words);
-    lines.write(std::to_string(1e9 * replica.run(task.rule, task.elements, task.steps)));
+    lines.write(std::to_string(1e9 * member.run(Task::from(words))));
   }
 }
 
 /// Both processes; the slower one counts.
 class TwoProcesses {
  public:
-  TwoProcesses() : other_(serve), mine_(session(), 0) {}
+  TwoProcesses() : other_(serve), mine_(0) {}
   double run(const Task& task) {
     other_.tell(task.text());
-    const double here = mine_.run(task.rule, task.elements, task.steps);
+    const double here = mine_.run(task);
     return std::max(here, 1e-9 * std::stod(other_.answer()));
   }
 
  private:
   Child other_;
-  SharedReplica mine_;
+  Member mine_;
 };
 
 /// Threads over a segment: the same memory, locks and copies as between processes.
@@ -58,13 +76,27 @@ void compare_large(TwoProcesses& processes) {
   Floors floors(elements, 2);
   Interleaved rounds;
   floors.add_to(rounds);
-  rounds.add("processes sgd", [&] { return processes.run({"sgd", elements, 4}); });
-  rounds.add("processes adam", [&] { return processes.run({"adam", elements, 4}); });
+  const auto add = [&](const std::string& name, const std::string& rule, bool on_large_pages) {
+    rounds.add(name, [&processes, rule, on_large_pages] {
+      return processes.run({rule, elements, 4, on_large_pages});
+    });
+  };
+  const bool has_large_pages = !large_pages().path().empty();
+  add("sgd", "sgd", false);
+  add("adam", "adam", false);
+  if (has_large_pages) {
+    add("sgd on large pages", "sgd", true);
+    add("adam on large pages", "adam", true);
+  }
   rounds.run(15);
-  report("processes/2x25e6/sgd/roofline",
-         floors.roofline(rounds, "processes sgd", floor_bytes<Sgd>(elements, 2)), "of peak", rounds);
-  report("processes/2x25e6/adam/roofline",
-         floors.roofline(rounds, "processes adam", floor_bytes<Adam>(elements, 2)), "of peak");
+  const auto report_rows = [&](const std::string& where, const std::string& suffix) {
+    report("processes/2x25e6/sgd/" + where,
+           floors.roofline(rounds, "sgd" + suffix, floor_bytes<Sgd>(elements, 2)), "of peak", rounds);
+    report("processes/2x25e6/adam/" + where,
+           floors.roofline(rounds, "adam" + suffix, floor_bytes<Adam>(elements, 2)), "of peak");
+  };
+  report_rows("roofline", "");
+  if (has_large_pages) report_rows("large_pages", " on large pages");
 }
 
 /// Memory that is touched meanwhile is on small pages, as segments are.
@@ -107,7 +139,8 @@ void compare_round_trip(TwoProcesses& processes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  session();  // both processes must know it
+  session();  // both processes must know these
+  large_pages();
   TwoProcesses processes;
   const auto compare = [&] {
     compare_round_trip(processes);

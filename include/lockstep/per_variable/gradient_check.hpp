@@ -46,8 +46,12 @@ void check_gradient(const VariableInfo& info, GradientKind declared, bool is_tra
     require_well_formed("the gradient's elements", *dense);
     return;
   }
-  expect_gradient_shape(info, rows_shape(info, static_cast<Index>(rows->indices.elements.size())),
-                        rows->values.shape);
+  const auto count = static_cast<Index>(rows->indices.elements.size());
+  if (rows->indices.shape != Shape{count})
+    throw_error<ShapeMismatch>("gradient of variable '", info.name, "': expected indices of shape (", count,
+                               "), got ", shape_text(rows->indices.shape));
+  if (rows->dense_shape) expect_gradient_shape(info, info.shape, *rows->dense_shape);
+  expect_gradient_shape(info, rows_shape(info, count), rows->values.shape);
   require_well_formed("the values", rows->values);
   for (const Index row : rows->indices.elements)
     if (row < 0 || row >= info.rows())

@@ -188,6 +188,19 @@ TEST_CASE("variable_replicas: a gradient must be of the declared kind and fit", 
   CHECK_THROWS_AS(push("table", ls::SparseGradient<float>{.indices = index, .values = {row, {1, 2}}}),
                   ls::InvalidArgument);
   CHECK(push("w", {}) == std::vector{Pushed::absent, Pushed::absent});
+
+  // Wrong in the second one: the first one is not added either.
+  const std::vector<Index> rows{0, 1};
+  const std::vector<float> values(4);
+  const auto push_after_w = [&](ls::SparseGradient<float> gradient) {
+    const std::array<ls::NamedGradient<float>, 2> gradients{
+        {{"w", ls::TensorView<const float>(three)}, {"table", std::move(gradient)}}};
+    return trainer.push(0, gradients);
+  };
+  CHECK_THROWS_AS(push_after_w({.indices = {rows, {1, 2}}, .values = {values, {2, 2}}}), ls::ShapeMismatch);
+  CHECK_THROWS_AS(push_after_w({.indices = {rows, {3}}, .values = {values, {2, 2}}}), ls::ShapeMismatch);
+  CHECK_THROWS_AS(push_after_w({.indices = rows, .values = {values, {2, 2}}, .dense_shape = ls::Shape{5, 2}}),
+                  ls::ShapeMismatch);
   const std::array<ls::NamedGradient<float>, 2> twice{
       {{"w", ls::TensorView<const float>(three)}, {"w", ls::TensorView<const float>(three)}}};
   CHECK_THROWS_WITH(trainer.push(0, twice), ContainsSubstring("'w' is named twice"));

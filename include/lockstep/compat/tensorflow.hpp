@@ -11,8 +11,10 @@
 #include <lockstep/optimizers/moving_average.hpp>
 #include <lockstep/optimizers/per_variable.hpp>
 #include <lockstep/optimizers/rule.hpp>
+#include <lockstep/per_variable/gradient_check.hpp>
 #include <lockstep/per_variable/variable_replicas.hpp>
 #include <lockstep/protocol/init_tokens.hpp>
+#include <lockstep/transport/start_thread.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -76,6 +78,7 @@ template <DeclaresSlots R, class T = float>
 class SyncReplicasOptimizer {
   using Rule = PerVariable<MovingAverage<R>>;
   using Trainer = VariableReplicas<Rule, InProcess, T>;
+  using Chief = typename Trainer::Chief;
 
  public:
   /// One step of a worker: push the gradients, take a token.
@@ -102,15 +105,20 @@ class SyncReplicasOptimizer {
    public:
     /// Updates until a stop is requested. @throws what a schedule throws.
     void run(const std::stop_token& stop) { trainer_->chief().run(stop); }
-    /// Runs on a thread of its own, which ends when the returned object is destroyed. If the chief fails,
-    /// workers get PeerFailed.
+    /// Runs on a thread of its own, which ends when the returned object is destroyed. Whatever ends the
+    /// chief, also what a schedule throws, workers get PeerFailed with its text.
+    /// @throws UsageError if there is a chief already; SystemError if the system gives no thread.
     [[nodiscard]] std::jthread create_threads() {
-      return std::jthread([trainer = trainer_](const std::stop_token& stop) {
-        try {
-          trainer->chief().run(stop);
-        } catch (const Error&) {  // every worker has been told
-        }
-      });
+      // Made here, so that its caller learns why there is none.
+      std::unique_ptr<Chief> chief(new Chief(trainer_->chief()));
+      return lockstep::detail::start_thread(
+          "create_threads", 1, 1, [chief = std::move(chief)](const std::stop_token& stop) mutable {
+            try {
+              chief->run(stop);
+            } catch (...) {  // every worker has been told
+            }
+            chief.reset();  // before somebody who joins this thread asks for another one
+          });
     }
 
    private:
@@ -202,9 +210,9 @@ class SyncReplicasOptimizer {
 
   /// Makes one accumulator per gradient, of its kind. The values do not matter yet; give them to
   /// `TrainOp::run`.
-  /// @throws InvalidArgument for an empty list, no global step, a gradient of no known type, no gradient but
-  /// None, or an argument of the constructor without meaning; UnknownVariable; UsageError if it was called
-  /// before.
+  /// @throws InvalidArgument for an empty list, no global step, a gradient of no known type, a variable that
+  /// is named twice, no gradient but None, or an argument of the constructor without meaning;
+  /// UnknownVariable; UsageError if it was called before.
   TrainOp apply_gradients(const GradsAndVars& grads_and_vars,
                           std::optional<GlobalStep> global_step = std::nullopt) {
     if (grads_and_vars.empty())
@@ -212,11 +220,14 @@ class SyncReplicasOptimizer {
     if (!global_step) throw InvalidArgument("apply_gradients: a global step is required to check staleness");
     if (trainer_) throw UsageError("apply_gradients: was called before; run the TrainOp that it returned");
     std::vector<GradientKind> kinds(variables_.layout().count(), GradientKind::none);
+    std::vector<bool> seen(kinds.size());
     for (const GradAndVar& pair : grads_and_vars) {
+      const VariableInfo& info = variables_.layout().find(pair.variable);
+      lockstep::detail::expect_first(info, seen);
       const std::size_t kind = detail::gradient_of<T>(pair).index();
-      kinds[variables_.layout().find(pair.variable).id] = kind == 0   ? GradientKind::none
-                                                          : kind == 1 ? GradientKind::dense
-                                                                      : GradientKind::sparse;
+      kinds[info.id] = kind == 0   ? GradientKind::none
+                       : kind == 1 ? GradientKind::dense
+                                   : GradientKind::sparse;
     }
     VariableOptions options{.replicas_to_aggregate = replicas_to_aggregate_,
                             .kind = [kinds](const VariableInfo& info) { return kinds[info.id]; },

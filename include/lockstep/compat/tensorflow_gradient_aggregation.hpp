@@ -9,6 +9,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
 #include <lockstep/optimizers/step_result.hpp>
+#include <lockstep/per_variable/gradient_check.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -50,13 +51,17 @@ class GradientAggregationOptimizer {
   explicit GradientAggregationOptimizer(O& opt) : opt_(opt) {}
 
   /// One micro-batch. All gradients are checked before the first one is used.
-  /// @throws TypeError for None; InvalidArgument for IndexedSlices without dense_shape, other objects and an
-  /// empty list; UnknownVariable. Nothing has happened then.
+  /// @throws TypeError for None; InvalidArgument for IndexedSlices without dense_shape, other objects, a
+  /// variable that is named twice and an empty list; UnknownVariable. Nothing has happened then.
   StepResult apply_gradients(const GradsAndVars& grads_and_vars) {
     if (grads_and_vars.empty())
       throw InvalidArgument("apply_gradients: must supply at least one (gradient, variable)");
     std::vector<Tensor<Scalar>> dense;
-    for (const GradAndVar& pair : grads_and_vars) dense.push_back(densify<Scalar>(pair, info(pair.variable)));
+    std::vector<bool> seen(opt_.variables().layout().count());
+    for (const GradAndVar& pair : grads_and_vars) {
+      lockstep::detail::expect_first(info(pair.variable), seen);
+      dense.push_back(densify<Scalar>(pair, info(pair.variable)));
+    }
     for (std::size_t i = 0; i < dense.size(); ++i)
       opt_.set_gradient(handle(grads_and_vars[i].variable),
                         NdSpan<const Scalar>(dense[i].elements, dense[i].shape));

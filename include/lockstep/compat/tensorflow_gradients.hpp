@@ -9,8 +9,8 @@
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/per_variable/gradient.hpp>
+#include <lockstep/per_variable/gradient_check.hpp>
 
-#include <algorithm>
 #include <any>
 #include <cstddef>
 #include <optional>
@@ -86,39 +86,26 @@ Handle<NdSpan<T>, T> handle_of(const Variables<T>& variables, const VariableInfo
 }  // namespace detail
 
 /// A gradient as a dense tensor of the variable's shape; equal rows are summed.
-/// @throws TypeError for None; InvalidArgument for slices without dense_shape, or an object of another type;
-/// ShapeMismatch if it does not fit the variable.
+/// @throws TypeError for None; InvalidArgument for slices without dense_shape, a row out of range, or an
+/// object of another type; ShapeMismatch if it does not fit the variable.
 template <class T>
 Tensor<T> densify(const GradAndVar& pair, const VariableInfo& variable) {
   const VariableGradient<T> gradient = detail::gradient_of<T>(pair);
-  const auto expect_shape = [&](const Shape& found, const Shape& expected) {
-    if (found != expected)
-      detail::throw_error<ShapeMismatch>("gradient of variable '", variable.name, "': expected shape ",
-                                         lockstep::detail::shape_text(expected), ", got ",
-                                         lockstep::detail::shape_text(found));
-  };
-  if (const auto* dense = std::get_if<TensorView<const T>>(&gradient)) {
-    expect_shape(dense->shape, variable.shape);
-    return {{dense->elements.begin(), dense->elements.end()}, dense->shape};
-  }
+  const auto* dense_gradient = std::get_if<TensorView<const T>>(&gradient);
   const auto* rows = std::get_if<SparseGradient<T>>(&gradient);
-  if (!rows)
+  if (!dense_gradient && !rows)
     detail::throw_error<TypeError>("gradient of '", pair.variable, "': is None, which cannot be accumulated");
-  if (!rows->dense_shape)
+  if (rows && !rows->dense_shape)
     detail::throw_error<InvalidArgument>("gradient of '", pair.variable,
                                          "': IndexedSlices without dense_shape cannot be made dense");
-  expect_shape(*rows->dense_shape, variable.shape);
-  Shape slices = variable.shape;
-  slices.resize(std::max<std::size_t>(slices.size(), 1));
-  slices.front() = static_cast<Index>(rows->indices.elements.size());
-  expect_shape(rows->values.shape, slices);
+  const GradientKind kind = rows ? GradientKind::sparse : GradientKind::dense;
+  lockstep::detail::check_gradient(variable, kind, true, gradient);
+  if (dense_gradient)
+    return {{dense_gradient->elements.begin(), dense_gradient->elements.end()}, variable.shape};
   Tensor<T> dense{std::vector<T>(static_cast<std::size_t>(variable.size)), variable.shape};
   const auto width = static_cast<std::size_t>(variable.row_size());
   std::size_t from = 0;
   for (const Index row : rows->indices.elements) {
-    if (row < 0 || row >= variable.rows())
-      detail::throw_error<InvalidArgument>("rows of variable '", variable.name, "': index must be in [0, ",
-                                           variable.rows(), "), got ", row);
     const std::size_t to = static_cast<std::size_t>(row) * width;
     for (std::size_t i = 0; i < width; ++i) dense.elements[to + i] += rows->values.elements[from + i];
     from += width;

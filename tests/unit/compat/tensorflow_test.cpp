@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// SyncReplicasOptimizer and GradientAggregationOptimizer by TensorFlow's names.
+#include "support/allocations.hpp"
 #include "support/catch.hpp"
 #include "support/threads.hpp"
 #include <lockstep/compat/tensorflow.hpp>
@@ -13,6 +14,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -90,6 +94,48 @@ TEST_CASE("tensorflow: one worker, step by step", "[tensorflow]") {
   CHECK(opt.get_slot("w", "m").elements[0] > 0);
 }
 
+TEST_CASE("tensorflow: workers learn what has ended the chief's thread", "[tensorflow][thread]") {
+  const ls::test::Watchdog watchdog;
+  Model model;
+  const auto schedule = [](std::int64_t step) {
+    if (step > 0) throw std::runtime_error("no rate for this step");  // not an error of the library
+    return 0.5;
+  };
+  tf::SyncReplicasOptimizer opt(ls::Sgd{.learning_rate = schedule}, model.variables, 1);
+  auto train_op = opt.apply_gradients({dense(0)}, tf::GlobalStep{});
+  auto hook = opt.make_session_run_hook(true, 0);
+  hook.begin();
+  hook.after_create_session({});
+  CHECK(train_op.run(0, {dense(1)}, 20s) == 1);
+  CHECK_THROWS_WITH(train_op.run(0, {dense(1)}, 20s), ContainsSubstring("no rate for this step"));
+}
+
+TEST_CASE("tensorflow: who starts a chief's thread learns why there is none", "[tensorflow][thread]") {
+  const ls::test::Watchdog watchdog;
+  Model model;
+  tf::SyncReplicasOptimizer opt(ls::Sgd{}, model.variables, 1);
+  opt.apply_gradients({dense(0)}, tf::GlobalStep{});
+  auto runner = opt.get_chief_queue_runner();
+  auto thread = runner.create_threads();
+  CHECK_THROWS_WITH(runner.create_threads(), ContainsSubstring("there is one already"));
+  thread = {};
+  thread = runner.create_threads();
+  thread = {};
+  if (!ls::test::are_allocations_counted()) return;
+  bool is_told = false;
+  for (std::uint64_t n = 1; !thread.joinable(); ++n) {
+    try {
+      const ls::test::FailingAllocation fails(n);
+      thread = runner.create_threads();
+    } catch (const ls::SystemError& error) {
+      is_told =
+          is_told || std::string(error.what()).starts_with("create_threads: cannot start thread 1 of 1");
+    } catch (const std::bad_alloc&) {  // of the chief
+    }
+  }
+  CHECK(is_told);
+}
+
 TEST_CASE("tensorflow: lists of gradients are checked when the accumulators are made", "[tensorflow]") {
   Model model;
   tf::SyncReplicasOptimizer opt(ls::Sgd{}, model.variables, 4, 2);
@@ -98,6 +144,8 @@ TEST_CASE("tensorflow: lists of gradients are checked when the accumulators are 
   CHECK_THROWS_WITH(opt.apply_gradients({{1, "w"}}, tf::GlobalStep{}), ContainsSubstring("'w'"));
   CHECK_THROWS_AS(opt.apply_gradients({{tf::None, "w"}}, tf::GlobalStep{}), ls::InvalidArgument);
   CHECK_THROWS_AS(opt.apply_gradients({{tf::None, "v"}}, tf::GlobalStep{}), ls::UnknownVariable);
+  CHECK_THROWS_WITH(opt.apply_gradients({dense(1), {tf::None, "w"}}, tf::GlobalStep{}),
+                    ContainsSubstring("'w' is named twice"));
   auto hook = opt.make_session_run_hook(true, 1);
   CHECK_THROWS_AS(hook.begin(), ls::UsageError);
   opt.apply_gradients({dense(1)}, tf::GlobalStep{});
@@ -119,6 +167,11 @@ TEST_CASE("tensorflow: gradient aggregation makes gradients dense", "[tensorflow
   std::any_cast<tf::IndexedSlices<float>&>(without_shape.gradient).dense_shape.reset();
   CHECK_THROWS_AS(opt.apply_gradients({dense(1), without_shape}), ls::InvalidArgument);
   CHECK_THROWS_AS(opt.apply_gradients({rows({3}, {1})}), ls::InvalidArgument);
+  CHECK_THROWS_WITH(opt.apply_gradients({dense(1), dense(2)}), ContainsSubstring("'w' is named twice"));
+  auto short_of_values = rows({0, 1}, {1, 2});
+  std::any_cast<tf::IndexedSlices<float>&>(short_of_values.gradient).values.elements.pop_back();
+  CHECK_THROWS_AS(opt.apply_gradients({short_of_values}), ls::ShapeMismatch);
+  CHECK_THROWS_AS(opt.apply_gradients({{ls::Tensor<float>{{1}, {2}}, "w"}}), ls::ShapeMismatch);
   CHECK(inner.global_step() == 0);
   CHECK(opt.apply_gradients({dense(2), rows({2, 2, 0}, {1, 2, 4})}).status == ls::Status::accumulated);
   CHECK(opt.get_slot("table", "grad_accum").elements == std::vector<float>{2, 0, 1.5});

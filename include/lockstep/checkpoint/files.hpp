@@ -49,9 +49,14 @@ struct PosixFiles {
 template <class Files = PosixFiles>
 class AtomicFile {
  public:
-  /// @throws SystemError, as all members do.
+  /// @throws SystemError, as all members do; also if `target` is something else than a file, since root could
+  /// rename over a device or a pipe.
   explicit AtomicFile(const std::filesystem::path& target) : target_(target) {
     static std::atomic<unsigned> count{0};
+    std::error_code ignored;  // what is not there, or cannot be asked for, is no device
+    if (const auto found = std::filesystem::status(target_, ignored);
+        std::filesystem::exists(found) && !std::filesystem::is_regular_file(found))
+      throw SystemError(target_.string() + ": is no regular file, so it is not replaced");
     buffer_.reserve(k_buffer);
     do {
       temporary_ = target_;

@@ -336,7 +336,8 @@ Snapshot<T> read_checkpoint(const Source& source) {
 /// all: written under another name in the same folder, brought to the disk, renamed over `path`, and the
 /// folder brought to the disk. If anything fails the old file stays and the other name is gone. Matrices are
 /// written row-major, with the shape (rows, columns) and the elements that C++ sees.
-/// @param path in a folder that exists; a symbolic link is replaced, not followed.
+/// @param path in a folder that exists; a symbolic link is replaced, not followed. What is there and is no
+/// regular file (a device, a pipe) is refused.
 /// @tparam T float, double, Eigen::half or Eigen::bfloat16: dtype F32, F64, F16 or BF16.
 /// @throws SystemError if the file cannot be written; InvalidArgument, before anything is written, if names
 /// are not UTF-8, occur twice, or sizes and shapes do not fit.

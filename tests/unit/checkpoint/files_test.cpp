@@ -171,5 +171,10 @@ TEST_CASE("checkpoint files: what cannot be written or read is an error with its
   CHECK(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK_THAT(message([&] { load(folder / "pipe"); }),
              ContainsSubstring("is no regular file"));  // and no wait
-  CHECK(folder.files() == std::vector<std::string>{"folder", "pipe"});
+  std::filesystem::create_symlink("pipe", folder / "link");
+  for (const char* name : {"pipe", "link"})
+    CHECK_THAT(message([&] { save(folder / name, snapshot); }), ContainsSubstring("is not replaced"));
+  CHECK(std::filesystem::is_fifo(folder / "pipe"));
+  CHECK(std::filesystem::is_symlink(folder / "link"));
+  CHECK(folder.files() == std::vector<std::string>{"folder", "link", "pipe"});
 }

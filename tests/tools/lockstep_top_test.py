@@ -183,6 +183,14 @@ class List(Test):
         self.assertEqual(len(lines), 4)
         self.stop()
 
+    def test_names_give_no_orders_to_the_terminal(self):
+        self.path("red\x1b[31m").write_bytes(b"")
+        result = self.top()
+        self.assertEqual(result.status, 0)
+        self.assertIn("red?[31m ", result.out)
+        self.assertNotIn("\x1b", result.out)
+        self.assertNotIn("\x1b", self.top("red\x1b[31m").err)
+
     def test_a_directory_that_does_not_exist(self):
         result = self.top("--directory", self.sessions / "none")
         self.assertEqual(result.status, 1)

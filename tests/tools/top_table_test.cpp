@@ -78,3 +78,10 @@ TEST_CASE("top table: what does not fit on the screen", "[tools][top]") {
   CHECK(top::fitted(lines, 3, 0) == Lines{"one", "two", "... and 2 more"});
   CHECK(top::fitted(lines, 4, 3) == Lines{"one", "two", "thr", "fou"});
 }
+
+TEST_CASE("top table: what others wrote gives no orders to the terminal", "[tools][top]") {
+  CHECK(top::printable("a b~ \xC3\xA4 \xE2\x82\xAC") == "a b~ \xC3\xA4 \xE2\x82\xAC");
+  CHECK(top::printable("\x1b[31m\x07\n\x7f") == "?[31m???");
+  CHECK(top::printable(std::string("\xC2\x9B") + "31m \xC2\xA0") == "\xC2?31m \xC2\xA0");
+  CHECK(top::printable({}).empty());
+}

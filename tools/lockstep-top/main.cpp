@@ -19,7 +19,7 @@ namespace {
 enum ExitStatus { k_good = 0, k_unreadable = 1, k_usage = 2 };
 
 void print(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  for (const std::string& line : lines) std::printf("%s\n", top::printable(line).c_str());
 }
 
 /// Over what was printed before, without clearing the screen first: it would flicker.
@@ -28,7 +28,7 @@ void print_at_the_top(std::vector<std::string> lines) {
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
     lines = top::fitted(std::move(lines), size.ws_row > 1 ? size.ws_row - 1U : 0U, size.ws_col);
   std::string screen = "\x1b[H";
-  for (const std::string& line : lines) screen += line + "\x1b[K\n";
+  for (const std::string& line : lines) screen += top::printable(line) + "\x1b[K\n";
   std::printf("%s\x1b[J", screen.c_str());
   std::fflush(stdout);
 }
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     const std::string path =
         options.session.empty() ? "" : top::path_of(options.directory, options.session) + ": ";
-    std::fprintf(stderr, "lockstep-top: %s%s\n", path.c_str(), error.what());
+    std::fprintf(stderr, "lockstep-top: %s\n", top::printable(path + error.what()).c_str());
   }
   return k_unreadable;
 }

@@ -73,6 +73,17 @@ std::vector<std::string> list_lines(const std::vector<Entry>& entries) {
   return lines;
 }
 
+std::string printable(std::string text) {
+  unsigned char before = 0;
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_c1 = before == 0xC2 && byte >= 0x80 && byte < 0xA0;  // in UTF-8: U+0080 to U+009F
+    if (byte < 0x20 || byte == 0x7F || is_c1) c = '?';
+    before = byte;
+  }
+  return text;
+}
+
 std::vector<std::string> fitted(std::vector<std::string> lines, std::size_t rows, std::size_t columns) {
   if (rows > 0 && lines.size() > rows) {
     const std::size_t missing = lines.size() - rows + 1;

@@ -22,6 +22,10 @@ struct Entry {
 Entry entry_of(const std::string& session, const Look& look);
 std::vector<std::string> list_lines(const std::vector<Entry>& entries);
 
+/// The text with '?' for each control character: names and notes are what other users wrote, and must not
+/// give orders to the terminal.
+std::string printable(std::string text);
+
 /// What of the lines fits on a screen. The last line says how many are missing. 0: no limit.
 std::vector<std::string> fitted(std::vector<std::string> lines, std::size_t rows, std::size_t columns);
 

@@ -7,6 +7,8 @@
 #include "support/processes.hpp"
 #include <lockstep/accumulators/conditional_accumulator.hpp>
 #include <lockstep/accumulators/token_queue.hpp>
+#include <lockstep/optimizers/sgd.hpp>
+#include <lockstep/per_variable/variable_replicas.hpp>
 #include <lockstep/sync/description.hpp>
 #include <lockstep/transport/shared_memory.hpp>
 
@@ -197,6 +199,17 @@ TEST_CASE("top session_file: sessions without a training", "[tools][top]") {
       {.shape = lockstep::Shape{2}}, {.name = "sum", .directory = folder.path()});
   CHECK_THROWS_WITH(SessionFile(folder.path() + "/lockstep.sum"),
                     "it holds no training: accumulator: dense, float32, shape (2)");
+}
+
+TEST_CASE("top session_file: a training with accumulators is not shown", "[tools][top]") {
+  const lockstep::test::SessionFolder folder;
+  lockstep::Variables<float> variables;
+  variables.add("w", Eigen::Vector2f(0, 0));
+  const lockstep::VariableReplicas trainer(
+      lockstep::Sgd{}, variables, lockstep::VariableOptions{},
+      lockstep::SharedMemory{.name = "by-variable", .directory = folder.path()});
+  CHECK_THROWS_WITH(SessionFile(folder.path() + "/lockstep.by-variable"),
+                    "it is a training of VariableReplicas, which is not shown");
 }
 
 TEST_CASE("top session_file: a line on a lock names a place", "[tools][top]") {

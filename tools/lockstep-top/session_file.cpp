@@ -104,10 +104,11 @@ SessionFile::SessionFile(const std::string& path)
 }
 
 void SessionFile::expect_known_layout() const {
-  if (described("rule").empty()) {
-    const std::string whole = description();
-    throw Unreadable("it holds no training: " + whole.substr(0, whole.find('\n')));
-  }
+  const std::string whole = description();
+  const std::string first_line = whole.substr(0, whole.find('\n'));
+  if (described("rule").empty()) throw Unreadable("it holds no training: " + first_line);
+  if (first_line == "one accumulator per variable")
+    throw Unreadable("it is a training of VariableReplicas, which is not shown");
   const std::string made_by = described("build"), mine = lockstep::detail::build_text();
   const auto version = [](const std::string& build) { return build.substr(0, build.find(',')); };
   if (version(made_by) != version(mine))

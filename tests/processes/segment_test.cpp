@@ -66,7 +66,9 @@ TEST_CASE("a segment has mode 0600 and is gone when the last one leaves", "[proc
 TEST_CASE("names that are no file names are refused", "[processes][segment]") {
   Variables<double> variables;
   (void)variables.add("w", Eigen::VectorXd::Zero(10));
-  for (const char* name : {"", "a/b", "../x"})
+  // The last one would be the file of session "a".
+  for (const std::string& name :
+       {std::string(), std::string("a/b"), std::string("../x"), std::string("a\0b", 3)})
     CHECK_THROWS_AS(
         (SyncReplicas{Sgd{1.0}, variables, {.replicas_to_aggregate = 1}, SharedMemory{.name = name}}),
         InvalidArgument);

@@ -103,9 +103,11 @@ class Segment {
   static std::string path_of(const std::string& directory, std::string_view name) {
     return text(directory, '/', k_prefix, name);
   }
-  /// Of a session: not empty, and no path.
+  /// Of a session: not empty, no path, and the system sees all of it.
   static bool is_name(std::string_view name) {
-    return !name.empty() && name.find('/') == std::string_view::npos && name.size() <= k_longest_name;
+    constexpr std::string_view never{"/\0", 2};
+    return !name.empty() && name.find_first_of(never) == std::string_view::npos &&
+           name.size() <= k_longest_name;
   }
 
   struct Where {

@@ -159,8 +159,8 @@ class RowMerge {
       }
       merged.count = static_cast<int>(listed - first);
       merged.scale = by_present_ ? static_cast<T>(factor_ / total) : scale_;
-      fetch(merged);
     }
+    fetch(batch);
   }
 
   /// The next word with rows that somebody has.
@@ -207,21 +207,19 @@ class RowMerge {
     return word;
   }
 
-  void fetch(const MergedRow<T, G>& row) const {
-    if (fetched_.empty()) return;
-    for (const T* array : fetched_)
-      for (Index i = 0; i < std::min(width_, k_most_fetched<T>); i += k_line<T>)
-        detail::fetch_for_writing(array + row.begin + i);
-    for (int k = 0; k < row.count; ++k)
-      for (Index i = 0; i < std::min(width_, k_most_fetched<G>); i += k_line<G>)
-        detail::fetch_for_reading(row.sources[k] + i);
+  /// The first line of all rows, then the next ones: each row is in a page of its own, and so the walks
+  /// through the page table overlap. Sources come one after the other, which processors see by themselves.
+  /// Inlined, because g++ takes a function that only fetches for one without effect, and drops its calls.
+  LOCKSTEP_ALWAYS_INLINE void fetch(const Batch& batch) const {
+    const Index most = std::min(width_, k_most_fetched);
+    for (T* const array : fetched_)
+      for (Index i = 0; i < most; i += k_line)
+        for (std::size_t k = 0; k < batch.count; ++k)
+          detail::fetch_for_writing(array + batch.rows[k].begin + i);
   }
 
   static constexpr std::uint64_t k_all = ~std::uint64_t{0};
-  template <class S>
-  static constexpr Index k_line = k_alignment / sizeof(S);
-  template <class S>
-  static constexpr Index k_most_fetched = 16 * k_line<S>;
+  static constexpr Index k_line = k_alignment / sizeof(T), k_most_fetched = 16 * k_line;
 
   std::span<T* const> fetched_;
   Index offset_ = 0, width_ = 0, begin_ = 0, end_ = 0, first_row_ = 0, last_row_ = 0;

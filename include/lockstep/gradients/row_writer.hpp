@@ -51,7 +51,8 @@ class RowWriter {
     return {data_ + number * width_, !repeats_ || members_.take(number)};
   }
   /// Brings nearer what a later row is written to: packed rows come in another order than those of the call.
-  void fetch(Index row) const {
+  /// Inlined, because g++ takes a function that only fetches for one without effect, and drops its calls.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index row) const {
     const G* to = data_ + (packs_ ? members_.number(row) : row) * width_;
     for (Index i = 0; i < std::min(width_, 16 * k_line); i += k_line) fetch_for_writing(to + i);
   }

@@ -72,13 +72,13 @@ struct Number {
 };
 using Numbers = SharedMemory::Session<Number>;
 
-struct Scene {
+struct Contenders {
   std::atomic<pid_t> owner{0}, waiter{0};
   std::atomic<bool> is_inside{false}, is_waiting{false}, lets_go{false};
 };
 
 /// Adds `n`, inside the mutex until it is told to let go.
-int add_slowly(const SharedMemory& net, Scene& scene, std::int64_t n) {
+int add_slowly(const SharedMemory& net, Contenders& scene, std::int64_t n) {
   Numbers session(net, Number{}, {.bytes = 64, .description = "numbers"});
   session.exclusive([&](Number& number) {
     number.value += n;
@@ -95,7 +95,7 @@ TEST_CASE("a mutex is its owner's, whoever has the same number elsewhere and is 
   if (const std::string why = no_namespaces(); !why.empty()) SKIP(why);
   const Watchdog watchdog(120s);
   const SessionFolder folder;
-  const Shared<Scene> scene;
+  const Shared<Contenders> scene;
   const SharedMemory net{.name = "test", .directory = folder.path(), .patience = 30s};
   const SessionSpec spec{.bytes = 64, .description = "numbers"};
   Numbers here(net, Number{}, spec);
@@ -130,7 +130,7 @@ TEST_CASE("a mutex passes on from an owner that is killed in another pid namespa
   const SharedMemory net{.name = "test", .directory = folder.path(), .patience = 30s};
   Numbers here(net, Number{}, {.bytes = 64, .description = "numbers"});
   for (int i = 0; i < 5; ++i) {
-    const Shared<Scene> scene;
+    const Shared<Contenders> scene;
     Process owner = contained(scene->owner, [&] { return add_slowly(net, *scene, 5); });
     wait_until([&] { return scene->is_inside.load(); });
     ::kill(scene->owner, SIGKILL);
@@ -189,7 +189,7 @@ TEST_CASE("replicas of different pid namespaces train as one, and one is replace
   const Watchdog watchdog(120s);
   const SessionFolder folder;
   const Shared<FoundByAll<3>> all;
-  const Shared<Scene> scene;
+  const Shared<Contenders> scene;
   const Plan plan{{.replicas_to_aggregate = 3, .departure = Departure::wait, .deadline = 60s}, folder.path()};
   constexpr int k_rounds = 300;
   std::atomic<pid_t>& victim = scene->owner;

@@ -8,7 +8,7 @@ namespace conformance {
 namespace {
 
 template <class T>
-void run(const Json& scenario, Report& report, const std::string& variant) {
+void run_dense(const Json& scenario, Report& report, const std::string& variant) {
   using Accumulator = lockstep::ConditionalAccumulator<T, Net>;
   report.computed_in<T>();
   run_accumulator<Accumulator>(
@@ -21,8 +21,8 @@ void run(const Json& scenario, Report& report, const std::string& variant) {
 }  // namespace
 
 void run_dense_accumulator(const Json& scenario, Report& report) {
-  run<double>(scenario, report, "double, ");
-  run<float>(scenario, report, "float, ");
+  run_dense<double>(scenario, report, "double, ");
+  run_dense<float>(scenario, report, "float, ");
 }
 
 }  // namespace conformance

@@ -8,7 +8,7 @@ namespace conformance {
 namespace {
 
 template <class T>
-void run(const Json& scenario, Report& report, const std::string& variant) {
+void run_sparse(const Json& scenario, Report& report, const std::string& variant) {
   using Accumulator = lockstep::SparseConditionalAccumulator<T, Net>;
   report.computed_in<T>();
   run_accumulator<Accumulator>(
@@ -22,8 +22,8 @@ void run(const Json& scenario, Report& report, const std::string& variant) {
 }  // namespace
 
 void run_sparse_accumulator(const Json& scenario, Report& report) {
-  run<double>(scenario, report, "double, ");
-  run<float>(scenario, report, "float, ");
+  run_sparse<double>(scenario, report, "double, ");
+  run_sparse<float>(scenario, report, "float, ");
 }
 
 }  // namespace conformance

@@ -27,12 +27,12 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-using Rows = Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using FloatRows = Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 struct Model {
   ls::Variables<float> variables;
   decltype(variables.add("", Eigen::VectorXf())) w = variables.add("w", Eigen::VectorXf::Constant(2, 4));
-  decltype(variables.add("", Rows())) table = variables.add("table", Rows::Constant(3, 1, 1));
+  decltype(variables.add("", FloatRows())) table = variables.add("table", FloatRows::Constant(3, 1, 1));
 };
 
 tf::GradAndVar dense(float value) { return {ls::Tensor<float>{{value, value}, {2}}, "w"}; }

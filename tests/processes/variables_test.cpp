@@ -8,8 +8,10 @@
 #include <lockstep/per_variable/variable_replicas.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -81,6 +83,25 @@ auto until(std::int64_t updates) {
   };
 }
 
+constexpr std::int64_t k_far = 1'000'000'000;
+
+/// The end of a training, for a test that cannot say beforehand how many updates will be enough.
+struct End {
+  std::atomic<bool> near{false};
+  std::atomic<std::int64_t> step{k_far};
+};
+/// Trains until `end` is near. Replica 0 says which step is the last one, so that all end with the same: they
+/// need each other, so nobody is as far ahead.
+auto until(End& end) {
+  return [&end](auto& replica, const TwoKinds& model, Found& found) {
+    while (replica.global_step() < end.step) {
+      if (replica.index() == 0 && end.near && end.step == k_far) end.step = replica.global_step() + 10;
+      found.last = model.step(replica).status;
+      ++found.rounds;
+    }
+  };
+}
+
 }  // namespace
 
 TEST_CASE("variables: processes train to the values of threads", "[processes][per_variable]") {
@@ -124,13 +145,11 @@ TEST_CASE("variables: what the death of a replica does", "[processes][per_variab
   const Watchdog watchdog(120s);
   const SessionFolder folder;
   const Shared<FoundByAll<3>> found;
-  const auto start = [&](int place, int at, const VariableOptions& options, std::int64_t updates) {
-    return Process(
-        [&, place, at] { return run_replica(folder, place, options, found->replica[at], until(updates)); });
+  const auto start = [&](int place, int at, const VariableOptions& options, const auto& loop) {
+    return Process([&, place, at] { return run_replica(folder, place, options, found->replica[at], loop); });
   };
-  constexpr std::int64_t far = 1'000'000'000;
   const auto kill_one_of_two = [&](const VariableOptions& options) {
-    Process stays = start(0, 0, options, far);
+    Process stays = start(0, 0, options, until(k_far));
     {
       // It dies while it computes: if it stood in line, its token would let the other one go on alone.
       Process dies([&] {
@@ -167,20 +186,23 @@ TEST_CASE("variables: what the death of a replica does", "[processes][per_variab
   }
   SECTION("wait: a replacement goes on where it was") {
     const VariableOptions options = options_of(2);
-    constexpr std::int64_t updates = 20'000;  // takes longer than the lives of those that are killed
-    Process stays = start(0, 0, options, updates);
+    const Shared<End> end;
+    const auto loop = until(*end);
+    Process stays = start(0, 0, options, loop);
     for (int life = 0; life < 5; ++life) {
       const int before = found->replica[1].rounds;
-      Process dies = start(1, 1, options, updates);
+      Process dies = start(1, 1, options, loop);
       wait_until([&] { return found->replica[1].rounds > before + 3 || dies.has_ended(); });
       dies.send(SIGKILL);
       dies.wait();
     }
-    Process replacement = start(1, 2, options, updates);
+    Process replacement = start(1, 2, options, loop);
+    end->near = true;
     INFO(found->replica[0].text() << found->replica[2].text());
     CHECK(stays.wait() == 0);
     CHECK(replacement.wait() == 0);
-    CHECK(found->replica[2].global_step >= updates);
+    CHECK(found->replica[0].global_step == end->step);
+    CHECK(found->replica[2].global_step == end->step);
   }
   CHECK(folder.files().empty());
 }
@@ -196,11 +218,11 @@ TEST_CASE("variables: a chief may be a process of its own, and die", "[processes
                             net_of_variables(folder)};
   };
   SECTION("the replicas wait for it, and for another one") {
-    constexpr std::int64_t updates = 10'000;  // takes longer than the lives of those that are killed
-    std::vector<Process> replicas;            // before there is a chief
+    const Shared<End> end;
+    std::vector<Process> replicas;  // before there is a chief
     for (int place = 0; place < 2; ++place)
       replicas.emplace_back(
-          [&, place] { return run_replica(folder, place, options, found->replica[place], until(updates)); });
+          [&, place] { return run_replica(folder, place, options, found->replica[place], until(*end)); });
     for (int life = 0; life < 4; ++life) {
       Process chief([&] {
         TwoKinds model;
@@ -215,14 +237,16 @@ TEST_CASE("variables: a chief may be a process of its own, and die", "[processes
       if (life < 3)
         wait_until([&] { return found->replica[0].rounds > before + 5 || replicas[0].has_ended(); });
       if (life < 3) chief.send(SIGKILL);
-      if (life == 3)
+      if (life == 3) {
+        end->near = true;
         for (Process& replica : replicas) CHECK(replica.wait() == 0);
+      }
       chief.send(SIGKILL);
       chief.wait();
     }
     for (const Found& of : found->replica) {
       INFO(of.text());
-      CHECK(of.global_step >= updates);
+      CHECK(of.global_step >= end->step);
     }
     // Nobody was there to remove the file when the last chief was killed.
     TwoKinds model;

@@ -48,6 +48,7 @@ def pictures():
             True,
             [
                 ("lockstep, in process", f"sync_replicas/step/in_process/f32/{rule}"),
+                ("lockstep, two processes", f"sync_replicas/step/two_processes/f32/{rule}"),
                 ("raw loop acc += c*g, two threads", "floor/accumulate/two_threads/f32"),
                 ("Eigen, mean then update, one thread", f"eigen/step/one_thread/f32/{rule}"),
                 ("running sum under a mutex", f"mutex_sum/step/in_process/f32/{rule}"),

@@ -78,9 +78,9 @@ class SharedUpdate {
     sums.for_each([&](std::uint32_t id) { load(sums, transition, id, unit); });
     updater_.list(plan, sources, 1, contributors_);
     for (Index i = 0; i < updater_.partition().items(); ++i, ++unit) {
-      const auto [begin, end] = updater_.partition().item(i);
-      do_unit(unit, updater_.changed_arrays(plan), begin, end,
-              [&, begin = begin, end = end](Index first) { do_item(plan, begin, begin + first, end); });
+      const std::pair<Index, Index> item = updater_.partition().item(i);
+      do_unit(unit, updater_.changed_arrays(plan), item.first, item.second,
+              [&](Index first) { do_item(plan, item.first, item.first + first, item.second); });
     }
     updater_.commit(state, plan, sources);
   }

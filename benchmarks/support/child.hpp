@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -19,7 +20,10 @@ namespace lockstep::bench {
 /// One end of a connection that carries lines.
 class Lines {
  public:
-  explicit Lines(int descriptor) : in_(fdopen(dup(descriptor), "r")), out_(fdopen(descriptor, "w")) {
+  /// @param descriptor is closed at the end. No program that is started meanwhile inherits it, or the other
+  /// side would never see that end.
+  explicit Lines(int descriptor)
+      : in_(fdopen(fcntl(descriptor, F_DUPFD_CLOEXEC, 0), "r")), out_(fdopen(descriptor, "w")) {
     if (in_ == nullptr || out_ == nullptr) throw std::runtime_error("child process: no streams");
   }
   Lines(const Lines&) = delete;

@@ -29,13 +29,17 @@ using Bytes = std::vector<std::byte>;
 /// An updater of one item with its undo area, in memory of which copies can be made.
 template <class R>
 class Scene {
+  using Subject = Updater<R, float, float>;
+
  public:
   Scene(const R& rule, Variables<float>& variables)
       : rows_(variables.layout()),
-        memory_(bytes(rule, variables)),
-        carver_(memory_.bytes().data()),
-        updater(rule, variables, rows_, carver_, true),
-        undo(carver_, updater.partition().largest_item(), updater.most_changed_arrays) {
+        memory_([&](Carver& carver) {
+          const Subject counted(rule, variables, rows_, carver, true);
+          (void)undo_area(carver, counted);
+        }),
+        updater(rule, variables, rows_, memory_.carver(), true),
+        undo(undo_area(memory_.carver(), updater)) {
     for (Index i = 0; i < variables.layout().size(); ++i)
       updater.values()[i] = static_cast<float>(i % 23) * 0.25F - 2;
     updater.initialise();
@@ -51,12 +55,7 @@ class Scene {
   void change(const UpdatePlan& plan, const Contributors<float, float>& sources, Index first) {
     const auto [begin, end] = updater.partition().item(0);
     undo.reach(k_stage, 0, first);
-    if constexpr (Updater<R, float, float>::by_elements) {
-      updater.run(plan, sources, begin + first, end, undo.lines(begin, end));
-    } else {
-      undo.save(updater.changed_arrays(plan), begin, end);
-      updater.run(plan, sources, begin, end);
-    }
+    detail::run_undoably(updater, plan, sources, undo, begin, begin + first, end);
   }
   /// What whoever notices the death does. @return the element with which to go on.
   Index restore(const UpdatePlan& plan, Index first) {
@@ -67,19 +66,14 @@ class Scene {
  private:
   static constexpr std::uint64_t k_stage = 5;
 
-  std::size_t bytes(const R& rule, Variables<float>& variables) const {
-    Carver counter;
-    const Updater<R, float, float> counted(rule, variables, rows_, counter, true);
-    const detail::UndoArea<float> area(counter, counted.partition().largest_item(),
-                                       counted.most_changed_arrays);
-    return counter.used();
+  static detail::UndoArea<float> undo_area(Carver& carver, const Subject& updater) {
+    return {carver, updater.partition().largest_whole_item(), updater.most_changed_arrays};
   }
   RowLayout rows_;
-  ZeroedMemory memory_;
-  Carver carver_;
+  CarvedMemory memory_;
 
  public:
-  Updater<R, float, float> updater;
+  Subject updater;
   detail::UndoArea<float> undo;
 };
 

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -22,7 +21,6 @@ namespace detail {
 /// done, those after its line are untouched, and of the line itself there may be a copy.
 class Progress {
  public:
-  Progress() = default;
   explicit Progress(std::uint64_t word) : word_(word) {}
   /// Nothing is being changed.
   static Progress at(Index position) { return Progress(static_cast<std::uint64_t>(position) << 3); }
@@ -40,7 +38,7 @@ class Progress {
   std::uint64_t word() const { return word_; }
 
  private:
-  std::uint64_t word_ = 0;
+  std::uint64_t word_;
 };
 
 /// What a killed process has stored is what its program stored before: the compiler must keep the order.
@@ -73,26 +71,26 @@ class LineKeeper {
     const LineKeeper run = starting_at(origin + begin);
     for (T*& array : arrays) array += origin + begin;
     for (Index i = 0; i < end - begin; i += k_line<T>) {
-      run.keep_rest(i, i / k_line<T>, arrays);
+      run.keep_rest(i, arrays);
       f(begin + i, std::min(begin + i + k_line<T>, end));
     }
   }
-  /// The whole line from element `i` of the run, its `number`-th; arrays begin where the run does.
+  /// The whole line from element `i` of the run, a multiple of a line; arrays begin where the run does.
   template <class Packet, std::size_t count>
-  LOCKSTEP_ALWAYS_INLINE void keep_line(Index i, Index number, const std::array<T*, count>& arrays) const {
-    T* to = copy(number, count);
+  LOCKSTEP_ALWAYS_INLINE void keep_line(Index i, const std::array<T*, count>& arrays) const {
+    T* to = copy(i, count);
     for (std::size_t k = 0; k < count; ++k)
       store_packets<Packet, k_line<T>>(to + static_cast<Index>(k) * k_line<T>, Copy<T>{arrays[k] + i}, 0);
-    mark(i, number);
+    mark(i);
   }
   /// The line from element `i`, as far as it is in the range: more than a run has left is put back as it was.
   template <std::size_t count>
-  void keep_rest(Index i, Index number, const std::array<T*, count>& arrays) const {
-    T* to = copy(number, count);
+  void keep_rest(Index i, const std::array<T*, count>& arrays) const {
+    T* to = copy(i, count);
     const Index size = std::min(k_line<T>, end_ - i);
     for (std::size_t k = 0; k < count; ++k)
       stream(to + static_cast<Index>(k) * k_line<T>, Copy<T>{arrays[k] + i}, size);
-    mark(i, number);
+    mark(i);
   }
 
  private:
@@ -103,15 +101,17 @@ class LineKeeper {
     store_in_order(*progress_, Progress::at(run.start_).word());
     return run;
   }
-  LOCKSTEP_ALWAYS_INLINE T* copy(Index number, std::size_t count) const {
-    return copies_ + (number % 2) * static_cast<Index>(count) * k_line<T>;
+  /// Lines of a run use the two copies in turn.
+  static bool in_second(Index i) { return i / k_line<T> % 2 != 0; }
+  LOCKSTEP_ALWAYS_INLINE T* copy(Index i, std::size_t count) const {
+    return copies_ + (in_second(i) ? static_cast<Index>(count) * k_line<T> : 0);
   }
-  LOCKSTEP_ALWAYS_INLINE void mark(Index i, Index number) const {
+  LOCKSTEP_ALWAYS_INLINE void mark(Index i) const {
     const Index position = start_ + i;
     // Tests that kill a process at each step leave most lines out.
     [[maybe_unused]] const bool is_told = position / k_line<T> % 64 < 4;
     fault_point(is_told ? "undo: copied" : "later line: copied");
-    store_in_order(*progress_, Progress::line(position, number % 2 != 0).word());
+    store_in_order(*progress_, Progress::line(position, in_second(i)).word());
     fault_point(is_told ? "undo: marked" : "later line: marked");
   }
 
@@ -129,10 +129,10 @@ class KeptFunctor : public Functor {
   /// Before elements [i, i + a line) are changed.
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE void keep_line(Index i) const {
-    keeper_.template keep_line<Packet>(i, i / k_line<T>, this->changed());
+    keeper_.template keep_line<Packet>(i, this->changed());
   }
   /// Before the last elements from `i` on are changed.
-  void keep_rest(Index i) const { keeper_.keep_rest(i, i / k_line<T>, this->changed()); }
+  void keep_rest(Index i) const { keeper_.keep_rest(i, this->changed()); }
 
  private:
   LineKeeper<T> keeper_;

@@ -17,6 +17,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <bool by_elements>
 class Partition {
  public:
+  /// Elements of a tile, 16 KiB of floats: large enough that a claim costs nothing, small enough to balance.
+  static constexpr Index k_tile = 4096;
+
   /// Of this layout, which must outlive it and stay as it is.
   explicit Partition(const Layout& layout) : layout_(&layout) {}
 
@@ -31,18 +34,15 @@ class Partition {
     return {(*layout_)[id].offset, layout_->end_of(id)};
   }
 
-  /// Elements of the largest item there can be.
-  Index largest_item() const {
-    if constexpr (by_elements) return k_tile;
+  /// Elements of the largest item that is changed as a whole; 0 if all are changed element by element.
+  Index largest_whole_item() const {
     Index largest = 0;
-    for (Index i = 0; i < items(); ++i) largest = std::max(largest, item(i).second - item(i).first);
+    if constexpr (!by_elements)
+      for (Index i = 0; i < items(); ++i) largest = std::max(largest, item(i).second - item(i).first);
     return largest;
   }
 
  private:
-  /// 16 KiB of floats: large enough that a claim costs nothing, small enough to balance.
-  static constexpr Index k_tile = 4096;
-
   const Layout* layout_;
 };
 

@@ -79,8 +79,9 @@ class SharedUpdate {
     updater_.list(plan, sources, 1, contributors_);
     for (Index i = 0; i < updater_.partition().items(); ++i, ++unit) {
       const std::pair<Index, Index> item = updater_.partition().item(i);
-      do_unit(unit, updater_.changed_arrays(plan), item.first, item.second,
-              [&](Index first) { do_item(plan, item.first, item.first + first, item.second); });
+      do_unit(unit, updater_.changed_arrays(plan), item.first, item.second, [&](Index first) {
+        run_undoably(updater_, plan, contributors_, undo_, item.first, item.first + first, item.second);
+      });
     }
     updater_.commit(state, plan, sources);
   }
@@ -92,7 +93,7 @@ class SharedUpdate {
 
   /// Elements of what is copied as a whole: repeated rows, and items of rules that need whole variables.
   Index longest_copy() const {
-    Index longest = Updater<R, T, T>::by_elements ? 0 : updater_.partition().largest_item();
+    Index longest = updater_.partition().largest_whole_item();
     if (AppliesRowsInTurn<Rule>::value)
       for (const VariableInfo& info : layout().infos()) longest = std::max(longest, info.row_size());
     return longest;
@@ -129,15 +130,6 @@ class SharedUpdate {
                       updater_.values(), at, width);
       });
     });
-  }
-  /// An item that begins with element `begin`, of which those before `first` are done.
-  void do_item(const UpdatePlan& plan, Index begin, Index first, Index end) {
-    if constexpr (Updater<R, T, T>::by_elements) {
-      updater_.run(plan, contributors_, first, end, undo_.lines(begin, end));
-    } else {
-      undo_.save(updater_.changed_arrays(plan), begin, end);
-      updater_.run(plan, contributors_, begin, end);
-    }
   }
   /// Changes elements [begin, end) of some arrays by `f(first)`, once, whoever is killed. `first` says from
   /// which one on.

@@ -18,8 +18,8 @@ namespace detail {
 class Tiles {
  public:
   using Word = std::atomic<std::uint64_t>;
-  /// Positions in an item are below this.
-  static constexpr Index k_most_elements = 4096;
+  /// Places in an item with which a new owner can go on: 0 to 4095.
+  static constexpr Index k_positions = 4096;
 
   Tiles(Word* words, Index count) : words_(words), count_(count) {}
   Index count() const { return count_; }
@@ -75,7 +75,7 @@ class Tiles {
   static constexpr int k_no_owner = -1;
   static_assert(k_max_replicas < 0xFF);
   static std::uint64_t stage_of(std::uint64_t word) { return word >> 22; }
-  static Index position_of(std::uint64_t word) { return static_cast<Index>(word >> 10 & 0xFFF); }
+  static Index position_of(std::uint64_t word) { return static_cast<Index>(word >> 10) & (k_positions - 1); }
   static std::uint64_t state_of(std::uint64_t word) { return word & 3; }
   static std::uint64_t word(std::uint64_t stage, Index position, int owner, std::uint64_t state) {
     return stage << 22 | static_cast<std::uint64_t>(position) << 10 |

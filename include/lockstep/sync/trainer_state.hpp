@@ -204,8 +204,7 @@ class TrainerState {
     std::vector<UndoArea<T>> areas;
     if constexpr (k_survives_kill)
       for (int i = 0; i <= options_.replicas(); ++i)
-        areas.emplace_back(carver, by_elements ? 0 : updater.partition().largest_item(),
-                           updater.most_changed_arrays);
+        areas.emplace_back(carver, updater.partition().largest_whole_item(), updater.most_changed_arrays);
     return areas;
   }
   /// The session, if its processes agree. If replicas are still expected, this is one of them, and the others

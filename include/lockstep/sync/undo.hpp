@@ -82,6 +82,19 @@ class UndoArea {
   T* copies_;
 };
 
+/// Does the plan's work for an item that was reached, the elements [begin, end) of the layout, of which those
+/// before `first` are done: line by line if the rule goes by elements, otherwise with a copy of all of it.
+template <class Updater, class Plan, class Sources, class T>
+void run_undoably(Updater& updater, const Plan& plan, const Sources& sources, UndoArea<T>& undo, Index begin,
+                  Index first, Index end) {
+  if constexpr (Updater::by_elements) {
+    updater.run(plan, sources, first, end, undo.lines(begin, end));
+  } else {
+    undo.save(updater.changed_arrays(plan), begin, end);
+    updater.run(plan, sources, begin, end);
+  }
+}
+
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END

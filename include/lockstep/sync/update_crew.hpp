@@ -9,6 +9,7 @@
 #include <lockstep/protocol/round.hpp>
 #include <lockstep/sync/control.hpp>
 #include <lockstep/sync/options.hpp>
+#include <lockstep/sync/undo.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/wait.hpp>
 
@@ -246,15 +247,9 @@ class UpdateCrew {
     auto& updater = state_.updater();
     auto& undo = state_.undo(me.place);
     const auto [begin, end] = updater.partition().item(i);
-    if constexpr (State::by_elements) {
-      const Index first = std::min(state_.arrays().tiles.first(i), end - begin);
-      undo.reach(me.stage, i, first);
-      updater.run(me.plan, me.sources, begin + first, end, undo.lines(begin, end));
-    } else {
-      undo.reach(me.stage, i, 0);
-      undo.save(updater.changed_arrays(me.plan), begin, end);
-      updater.run(me.plan, me.sources, begin, end);
-    }
+    const Index first = std::min(state_.arrays().tiles.first(i), end - begin);
+    undo.reach(me.stage, i, first);
+    run_undoably(updater, me.plan, me.sources, undo, begin, begin + first, end);
   }
 
   bool open_apply_stage(std::uint64_t stage) {
@@ -353,6 +348,7 @@ class UpdateCrew {
   }
 
   static constexpr Index k_items_per_helper = 16;
+  static_assert(Partition<true>::k_tile <= Tiles::k_positions);
 
   State& state_;
   std::atomic<std::thread::id> hook_thread_{};  // that calls a hook after an update

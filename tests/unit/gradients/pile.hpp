@@ -7,6 +7,7 @@
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/transport/memory.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -27,14 +28,32 @@ Layout layout_of(const std::vector<std::vector<Index>>& shapes) {
   return layout;
 }
 
+/// Memory for all that `make(carver)` takes.
+class CarvedMemory {
+ public:
+  template <class Make>
+  explicit CarvedMemory(Make&& make) : memory_(bytes(make)), carver_(memory_.bytes().data()) {}
+  Carver& carver() { return carver_; }
+  auto bytes() { return memory_.bytes(); }
+
+ private:
+  template <class Make>
+  static std::size_t bytes(Make& make) {
+    Carver counter;
+    make(counter);
+    return counter.used();
+  }
+  ZeroedMemory memory_;
+  Carver carver_;
+};
+
 /// One contribution in memory of its own, not movable.
 template <class G>
 class Owned {
  public:
   Owned(const Layout& layout, const RowLayout& rows, bool packs = false)
-      : memory_(bytes(layout, rows, packs)),
-        carver_(memory_.bytes().data()),
-        contribution_(carver_, layout, rows, packs) {
+      : memory_([&](Carver& carver) { (void)Contribution<G>(carver, layout, rows, packs); }),
+        contribution_(memory_.carver(), layout, rows, packs) {
     contribution_.clear();
   }
   Owned(const Owned&) = delete;
@@ -43,13 +62,7 @@ class Owned {
   Contribution<G>* operator->() { return &contribution_; }
 
  private:
-  static std::size_t bytes(const Layout& layout, const RowLayout& rows, bool packs) {
-    Carver counter;
-    const Contribution<G> counted(counter, layout, rows, packs);
-    return counter.used();
-  }
-  ZeroedMemory memory_;
-  Carver carver_;
+  CarvedMemory memory_;
   Contribution<G> contribution_;
 };
 

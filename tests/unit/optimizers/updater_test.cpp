@@ -5,7 +5,6 @@
 #include <lockstep/optimizers/sgd.hpp>
 #include <lockstep/optimizers/updater.hpp>
 
-#include <cstddef>
 #include <utility>
 
 using namespace lockstep;
@@ -19,21 +18,14 @@ class Bound {
  public:
   Bound(const R& rule, Variables<float>& variables)
       : rows_(variables.layout()),
-        memory_(bytes(rule, variables)),
-        carver_(memory_.bytes().data()),
-        updater(rule, variables, rows_, carver_) {
+        memory_([&](Carver& carver) { (void)Updater<R, float, float>(rule, variables, rows_, carver); }),
+        updater(rule, variables, rows_, memory_.carver()) {
     updater.initialise();
   }
 
  private:
-  std::size_t bytes(const R& rule, Variables<float>& variables) const {
-    Carver counter;
-    const Updater<R, float, float> counted(rule, variables, rows_, counter);
-    return counter.used();
-  }
   RowLayout rows_;
-  ZeroedMemory memory_;
-  Carver carver_;
+  CarvedMemory memory_;
 
  public:
   Updater<R, float, float> updater;
@@ -49,13 +41,14 @@ TEST_CASE("an update is divided into items", "[optimizers][updater]") {
   CHECK(tiles.item(0) == Range{0, 4096});
   CHECK(tiles.item(1) == Range{4096, 4416});
   CHECK(layout.size() == 4416);
+  CHECK(tiles.largest_whole_item() == 0);
 
   const Partition<false> whole(layout);
   REQUIRE(whole.items() == 3);
   CHECK(whole.item(0) == Range{0, 4096});
   CHECK(whole.item(1) == Range{4096, 4400});
   CHECK(whole.item(2) == Range{4400, 4416});
-  CHECK(whole.largest_item() == 4096);
+  CHECK(whole.largest_whole_item() == 4096);
 }
 
 TEST_CASE("a damaged plan does not lead to a window that is not there", "[optimizers][updater]") {

@@ -17,19 +17,22 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <bool by_elements>
 class Partition {
  public:
-  /// Elements of a tile, 16 KiB of floats: large enough that a claim costs nothing, small enough to balance.
-  static constexpr Index k_tile = 4096;
+  /// Elements of a tile, 16 KiB of floats and more: large enough that a claim costs nothing, small enough to
+  /// balance. They grow with the layout, because claims beyond some thousands only cost.
+  static constexpr Index k_smallest_tile = 4096, k_largest_tile = 65536;
 
   /// Of this layout, which must outlive it and stay as it is.
-  explicit Partition(const Layout& layout) : layout_(&layout) {}
+  explicit Partition(const Layout& layout) : layout_(&layout), tile_(k_smallest_tile) {
+    while (tile_ < k_largest_tile && layout.size() / tile_ > k_enough) tile_ *= 2;
+  }
 
   /// Tiles of whole registers for element rules, variables otherwise.
   Index items() const {
-    return by_elements ? (layout_->size() + k_tile - 1) / k_tile : static_cast<Index>(layout_->count());
+    return by_elements ? (layout_->size() + tile_ - 1) / tile_ : static_cast<Index>(layout_->count());
   }
   /// First element of item `i`, and one past its last.
   std::pair<Index, Index> item(Index i) const {
-    if constexpr (by_elements) return {i * k_tile, std::min((i + 1) * k_tile, layout_->size())};
+    if constexpr (by_elements) return {i * tile_, std::min((i + 1) * tile_, layout_->size())};
     const auto id = static_cast<std::uint32_t>(i);
     return {(*layout_)[id].offset, layout_->end_of(id)};
   }
@@ -43,7 +46,10 @@ class Partition {
   }
 
  private:
+  static constexpr Index k_enough = 2048;  // tiles
+
   const Layout* layout_;
+  Index tile_;
 };
 
 LOCKSTEP_NAMESPACE_END

@@ -13,13 +13,15 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace detail {
 
 /// The truth about an item is its word: (stage, position, owner, state). A word of an older stage means free,
-/// so nothing is ever reset, and a worker that wakes up stages later fails its exchange. An item whose owner
-/// has died is freed within its stage, and its word says with which of its elements to go on.
+/// so nothing is ever reset, and a worker that wakes up stages later fails its exchange. Words have the low
+/// bits of a stage: no item is left out in a stage, so none is half of their range older than another. An
+/// item whose owner has died is freed within its stage, and its word says with which of its elements to go
+/// on.
 class Tiles {
  public:
   using Word = std::atomic<std::uint64_t>;
-  /// Places in an item with which a new owner can go on: 0 to 4095.
-  static constexpr Index k_positions = 4096;
+  /// Places in an item with which a new owner can go on: from 0.
+  static constexpr Index k_positions = 65536;
 
   Tiles(Word* words, Index count) : words_(words), count_(count) {}
   Index count() const { return count_; }
@@ -27,8 +29,9 @@ class Tiles {
   /// Claims item `i` of `stage` for `owner`, a replica number or `protocol::k_nobody`.
   bool claim(Index i, std::uint64_t stage, int owner) {
     std::uint64_t seen = words_[i].load(std::memory_order_relaxed);
-    const bool freed = stage_of(seen) == stage && state_of(seen) == k_free;
-    return (stage_of(seen) < stage || freed) &&
+    const std::int64_t age = age_of(seen, stage);
+    const bool freed = age == 0 && state_of(seen) == k_free;
+    return (age > 0 || freed) &&
            words_[i].compare_exchange_strong(
                seen, word(stage, freed ? position_of(seen) : 0, owner, k_claimed), std::memory_order_acq_rel);
   }
@@ -66,7 +69,8 @@ class Tiles {
   void for_each_claimed(std::uint64_t stage, F&& f) const {
     for (Index i = 0; i < count_; ++i) {
       const std::uint64_t seen = words_[i].load(std::memory_order_acquire);
-      if (stage_of(seen) == stage && state_of(seen) == k_claimed) f(static_cast<int>(seen >> 2 & 0xFF) - 1);
+      if (age_of(seen, stage) == 0 && state_of(seen) == k_claimed)
+        f(static_cast<int>(seen >> k_owner & 0xFF) - 1);
     }
   }
 
@@ -74,15 +78,24 @@ class Tiles {
   static constexpr std::uint64_t k_free = 0, k_claimed = 1, k_done = 2;
   static constexpr int k_no_owner = -1;
   static_assert(k_max_replicas < 0xFF);
-  static std::uint64_t stage_of(std::uint64_t word) { return word >> 22; }
-  static Index position_of(std::uint64_t word) { return static_cast<Index>(word >> 10) & (k_positions - 1); }
+  static constexpr int k_stage = 26, k_position = 10, k_owner = 2;  // lowest bits
+  static_assert(k_positions == 1 << (k_stage - k_position));
+
+  /// Stages since that of the word.
+  static std::int64_t age_of(std::uint64_t word, std::uint64_t stage) {
+    return static_cast<std::int64_t>((stage << k_stage) - (word >> k_stage << k_stage)) >> k_stage;
+  }
+  static Index position_of(std::uint64_t word) {
+    return static_cast<Index>(word >> k_position) & (k_positions - 1);
+  }
   static std::uint64_t state_of(std::uint64_t word) { return word & 3; }
   static std::uint64_t word(std::uint64_t stage, Index position, int owner, std::uint64_t state) {
-    return stage << 22 | static_cast<std::uint64_t>(position) << 10 |
-           static_cast<std::uint64_t>(owner + 1) << 2 | state;
+    return stage << k_stage | static_cast<std::uint64_t>(position) << k_position |
+           static_cast<std::uint64_t>(owner + 1) << k_owner | state;
   }
   static bool is_done(std::uint64_t word, std::uint64_t stage) {
-    return stage_of(word) > stage || (stage_of(word) == stage && state_of(word) == k_done);
+    const std::int64_t age = age_of(word, stage);
+    return age < 0 || (age == 0 && state_of(word) == k_done);
   }
 
   Word* words_;

@@ -348,7 +348,7 @@ class UpdateCrew {
   }
 
   static constexpr Index k_items_per_helper = 16;
-  static_assert(Partition<true>::k_tile <= Tiles::k_positions);
+  static_assert(Partition<true>::k_largest_tile <= Tiles::k_positions);
 
   State& state_;
   std::atomic<std::thread::id> hook_thread_{};  // that calls a hook after an update

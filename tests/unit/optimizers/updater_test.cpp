@@ -51,6 +51,24 @@ TEST_CASE("an update is divided into items", "[optimizers][updater]") {
   CHECK(whole.largest_whole_item() == 4096);
 }
 
+TEST_CASE("tiles grow with the layout, so that there are not too many", "[optimizers][updater]") {
+  const auto items_of = [](Index size) {
+    const Layout layout = layout_of<float>({{size}});
+    const Partition<true> tiles(layout);
+    Index end = 0;
+    for (Index i = 0; i < tiles.items(); ++i) {
+      const auto [first, last] = tiles.item(i);
+      if (first != end || last - first > Partition<true>::k_largest_tile) return Index{-1};
+      end = last;
+    }
+    return end == layout.size() ? tiles.items() : -1;
+  };
+  CHECK(items_of(4096 * 2048) == 2048);
+  CHECK(items_of(4096 * 2049) == 1025);
+  CHECK(items_of(64'000'000) == 1954);    // of 32,768
+  CHECK(items_of(65536 * 5000) == 5000);  // they grow no further
+}
+
 TEST_CASE("a damaged plan does not lead to a window that is not there", "[optimizers][updater]") {
   Variables<float> variables;
   (void)variables.add("w", Eigen::VectorXf::Zero(3));

@@ -53,6 +53,30 @@ TEST_CASE("an item is claimed once per stage, and done for the stages before", "
   CHECK(w.tiles.claim(1, 8, 3));
 }
 
+TEST_CASE("words of items have the low bits of a stage, which may begin anew", "[sync][tiles]") {
+  Words w;
+  for (const std::uint64_t stage :
+       {std::uint64_t{1}, std::uint64_t{1} << 36, std::uint64_t{1} << 37, std::uint64_t{3} << 36,
+        (std::uint64_t{1} << 38) - 1, std::uint64_t{1} << 38, (std::uint64_t{1} << 38) + 1,
+        std::uint64_t{5} << 36}) {
+    INFO("stage " << stage);
+    for (const Index i : {0, 1, 2}) {
+      CHECK_FALSE(w.tiles.all_done(stage));
+      REQUIRE(w.tiles.claim(i, stage, 4));
+      CHECK_FALSE(w.tiles.claim(i, stage, 5));
+    }
+    CHECK(release(w.tiles, stage, 4, 65535).size() == 3);
+    for (const Index i : {0, 1, 2}) {
+      REQUIRE(w.tiles.claim(i, stage, 5));
+      CHECK(w.tiles.first(i) == 65535);
+      w.tiles.finish(i, stage, 5);
+    }
+    CHECK(w.tiles.all_done(stage));
+    CHECK(w.tiles.all_done(stage - 1));
+    CHECK_FALSE(w.tiles.claim(0, stage - 1, 5));  // a sleeper of an older stage
+  }
+}
+
 TEST_CASE("who claims an item of a dead owner begins where that one was", "[sync][tiles]") {
   Words w;
   REQUIRE(w.tiles.claim(0, 5, 2));

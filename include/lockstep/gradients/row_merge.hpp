@@ -52,37 +52,32 @@ class RowMerge {
     group_ = first_row_ / 4096 - 1;
     words_ = bits_ = 0;
     list_sources(info.id, from);
-    now_ = at_ = 0;
-    find(batches_[0]);
-    find(batches_[1]);
+    find();
   }
 
   /// The row to be visited, valid until `next`; null if there is none.
-  const MergedRow<T, G>* row() const {
-    return at_ < batches_[now_].count ? &batches_[now_].rows[at_] : nullptr;
-  }
+  const MergedRow<T, G>* row() const { return at_ < found_ ? &rows_[at_] : nullptr; }
   /// Elements of a row that are in the range: the first one counts from that of the row.
   std::pair<Index, Index> inside(const MergedRow<T, G>& row) const {
     return {std::max(begin_ - row.begin, Index{0}), std::min(end_ - row.begin, width_)};
   }
   /// Goes to the next one. @pre row()
-  void next() {
-    if (++at_ < batches_[now_].count) return;
-    find(batches_[now_]);
-    now_ = 1 - now_;
-    at_ = 0;
+  LOCKSTEP_ALWAYS_INLINE void next() {
+    if (at_ + k_ahead < found_) fetch(rows_[at_ + k_ahead]);
+    if (++at_ == found_) find();
   }
 
  private:
   /// What one contribution has.
   struct Source {
-    RowSet rows;
-    const G* data;  // row 0, or the first packed row
-    T coefficient;
-    double total;
-    bool dense, packed;
     std::uint64_t word;  // of the 64 rows that are looked at
-    Index number;        // of the next packed row among these
+    const G* data;       // row 0, or the next packed row
+    Index by_row;        // elements from row to row of the table; 0 if they are packed
+    Index by_member;     // from one row that it has to the next one, if they are packed
+    T coefficient;
+    bool dense;
+    double total;
+    RowSet rows;
   };
   /// An open window of wider scalars.
   struct Wide {
@@ -92,17 +87,11 @@ class RowMerge {
     std::uint64_t word = 0;
   };
 
-  static constexpr std::size_t k_most_rows = 16;
-  /// Of all rows of a batch, and so that one row fits whatever the number of replicas.
-  static constexpr std::size_t k_most_listed = 256;
+  /// Rows that are found at once, and how far ahead of its visit one of them is fetched.
+  static constexpr std::size_t k_most_rows = 128, k_ahead = 16;
+  /// Of all rows that are found at once, and so that one row fits whatever the number of replicas.
+  static constexpr std::size_t k_most_listed = 512;
   static_assert(k_max_sources <= static_cast<int>(k_most_listed));
-
-  struct Batch {
-    std::array<MergedRow<T, G>, k_most_rows> rows;
-    std::size_t count;
-    std::array<const G*, k_most_listed> sources;
-    std::array<T, k_most_listed> coefficients;
-  };
 
   void list_sources(std::uint32_t id, const Contributors<T, G>& from) {
     count_ = 0;
@@ -116,7 +105,10 @@ class RowMerge {
       source.coefficient = static_cast<T>(from.coefficient[i]);
       source.total = from.total[i];
       source.dense = presence == Presence::dense;
-      source.packed = !source.dense && contribution.is_packed(id);
+      const bool packed = !source.dense && contribution.is_packed(id);
+      source.by_row = packed ? 0 : width_;
+      source.by_member = packed ? width_ : 0;
+      if (packed && first_row_ <= last_row_) source.data += source.rows.number_from(first_row_) * width_;
     }
     wide_.presence = from.window ? from.window->presence(id) : Presence::absent;
     wide_.word = 0;
@@ -130,37 +122,42 @@ class RowMerge {
     most_rows_ = std::clamp<std::size_t>(k_most_listed / std::max<std::size_t>(count_, 1), 1, k_most_rows);
   }
 
-  /// Fills a batch with the next rows.
-  void find(Batch& batch) {
-    batch.count = 0;
+  /// Finds the next rows, and fetches the first of them.
+  void find() {
+    at_ = found_ = 0;
     std::size_t listed = 0;
-    while (batch.count < most_rows_ && (bits_ != 0 || find_word())) {
+    while (found_ < most_rows_ && (bits_ != 0 || find_word())) {
       const int bit = std::countr_zero(bits_);
       bits_ &= bits_ - 1;
       const Index row = word_ * 64 + bit;
-      MergedRow<T, G>& merged = batch.rows[batch.count++];
+      MergedRow<T, G>& merged = rows_[found_++];
       merged.begin = offset_ + row * width_;
       merged.wide = (wide_.word >> bit & 1) != 0 ? wide_.data + row * width_ : nullptr;
-      merged.sources = batch.sources.data() + listed;
-      merged.coefficients = batch.coefficients.data() + listed;
+      merged.sources = listed_sources_.data() + listed;
+      merged.coefficients = listed_coefficients_.data() + listed;
       const std::size_t first = listed;
-      double total = 0;
       // Without branches, because nobody can foretell who has a row: what is listed of one who has not is
       // written over.
       for (std::size_t i = 0; i < count_; ++i) {
         Source& source = sources_[i];
-        const auto has = source.word >> bit & 1;
-        const Index number = source.packed ? source.number : row;
-        batch.sources[listed] = static_cast<const G*>(detail::address_of(source.data, number * width_));
-        batch.coefficients[listed] = source.coefficient;
-        source.number += static_cast<Index>(has);
-        listed += has;
-        total += has != 0 ? source.total : 0;
+        const auto has = static_cast<Index>(source.word >> bit & 1);
+        listed_sources_[listed] = static_cast<const G*>(detail::address_of(source.data, row * source.by_row));
+        listed_coefficients_[listed] = source.coefficient;
+        source.data = static_cast<const G*>(detail::address_of(source.data, source.by_member & -has));
+        listed += static_cast<std::size_t>(has);
       }
       merged.count = static_cast<int>(listed - first);
-      merged.scale = by_present_ ? static_cast<T>(factor_ / total) : scale_;
+      merged.scale = by_present_ ? static_cast<T>(factor_ / total_of(bit)) : scale_;
     }
-    fetch(batch);
+    for (std::size_t k = 0; k < std::min(found_, k_ahead); ++k) fetch(rows_[k]);
+  }
+
+  /// Weight of those who have a row of the word.
+  double total_of(int bit) const {
+    double total = 0;
+    for (std::size_t i = 0; i < count_; ++i)
+      if ((sources_[i].word >> bit & 1) != 0) total += sources_[i].total;
+    return total;
   }
 
   /// The next word with rows that somebody has.
@@ -192,30 +189,24 @@ class RowMerge {
       summary |= sources_[i].dense ? k_all : sources_[i].rows.summary(group_);
     return summary;
   }
-  /// Rows of the word that somebody has. Notes who has which, and where its packed ones begin.
+  /// Rows of the word that somebody has. Notes who has which.
   std::uint64_t united_word() {
     if (wide_.presence != Presence::absent)
       wide_.word = wide_.presence == Presence::dense ? k_all : wide_.rows.word(word_);
     std::uint64_t word = wide_.word;
-    const Index first = std::max(first_row_, word_ * 64);
     for (std::size_t i = 0; i < count_; ++i) {
       Source& source = sources_[i];
       source.word = source.dense ? k_all : source.rows.word(word_);
-      if (source.packed) source.number = source.rows.number(first);
       word |= source.word;
     }
     return word;
   }
 
-  /// The first line of all rows, then the next ones: each row is in a page of its own, and so the walks
-  /// through the page table overlap. Sources come one after the other, which processors see by themselves.
   /// Inlined, because g++ takes a function that only fetches for one without effect, and drops its calls.
-  LOCKSTEP_ALWAYS_INLINE void fetch(const Batch& batch) const {
+  LOCKSTEP_ALWAYS_INLINE void fetch(const MergedRow<T, G>& row) const {
     const Index most = std::min(width_, k_most_fetched);
     for (T* const array : fetched_)
-      for (Index i = 0; i < most; i += k_line)
-        for (std::size_t k = 0; k < batch.count; ++k)
-          detail::fetch_for_writing(array + batch.rows[k].begin + i);
+      for (Index i = 0; i < most; i += k_line) detail::fetch_for_writing(array + row.begin + i);
   }
 
   static constexpr std::uint64_t k_all = ~std::uint64_t{0};
@@ -231,9 +222,11 @@ class RowMerge {
   bool by_present_ = false;
   double factor_ = 1;
   T scale_ = 1;
-  std::size_t most_rows_ = 1;     // of a batch
-  std::array<Batch, 2> batches_;  // the one that is visited, and the one after it
-  std::size_t now_ = 0, at_ = 0;
+  std::size_t most_rows_ = 1;  // that are found at once
+  std::size_t found_ = 0, at_ = 0;
+  std::array<MergedRow<T, G>, k_most_rows> rows_;
+  std::array<const G*, k_most_listed> listed_sources_;
+  std::array<T, k_most_listed> listed_coefficients_;
 };
 
 LOCKSTEP_NAMESPACE_END

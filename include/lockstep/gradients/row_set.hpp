@@ -74,6 +74,16 @@ class RowSet {
     return static_cast<Index>(before_[row / 64]) + std::popcount(below);
   }
 
+  /// Of the first member that is not below `row`, if there is one. @pre as `number`; 0 <= row < rows()
+  Index number_from(Index row) const {
+    const Index word = row / 64, groups = words_for(words_for(rows_));
+    if (bits_[word] != 0) return number(row);
+    Index group = word / 64;
+    std::uint64_t words = summary_[group] & (~std::uint64_t{0} << (word % 64));
+    while (words == 0 && ++group < groups) words = summary_[group];
+    return words != 0 ? static_cast<Index>(before_[group * 64 + std::countr_zero(words)]) : 0;
+  }
+
   /// Takes a number. @return true if it was free.
   bool take(Index number) {
     std::uint64_t& word = taken_[number / 64];

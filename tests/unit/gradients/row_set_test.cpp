@@ -118,6 +118,12 @@ TEST_CASE("row_set: members are numbered in ascending order, and each number is 
       }
       CHECK(in_order);
       CHECK(taken_once);
+      bool found_from = true;
+      for (Index row = 0, next = 0; row <= (count > 0 ? members.back() : -1); ++row) {
+        found_from = found_from && table.set.number_from(row) == next;
+        next += table.set.contains(row) ? 1 : 0;
+      }
+      CHECK(found_from);
       table.set.give_back(count);
       std::vector<Index> forwards, backwards;
       table.set.for_each([&](Index row) { forwards.push_back(row); });

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <climits>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -54,17 +55,18 @@ class TokenQueue {
 
   /// @brief Enqueues `n` tokens `value` at once. Never waits.
   /// @throws InvalidArgument if n < 0. @throws Cancelled if the queue is closed, unless n = 0.
-  /// @throws CapacityExceeded if too many different steps are queued; nothing is enqueued.
+  /// @throws CapacityExceeded if too many different steps are queued, or there would be more than 2^63 - 1
+  /// tokens; nothing is enqueued.
   void enqueue_many(Index value, Index n) {
     if (n < 0)
       detail::throw_error<InvalidArgument>("enqueue_many: the number of tokens must not be negative, got ",
                                            n);
-    enqueue_by([&](State& state) { return state.enqueue_many(value, n); });
+    enqueue_by(n, [&](State& state) { return state.enqueue_many(value, n); });
   }
 
   /// Enqueues the tokens of `values` in order, all or none. Otherwise as above.
   void enqueue_many(std::span<const Index> values) {
-    enqueue_by([&](State& state) { return state.enqueue(values); });
+    enqueue_by(std::ssize(values), [&](State& state) { return state.enqueue(values); });
   }
 
   /// @brief Waits for a token and takes it.
@@ -142,12 +144,15 @@ class TokenQueue {
     });
   }
 
+  /// `f(state)` enqueues `n` tokens.
   template <class F>
-  void enqueue_by(F&& f) {
+  void enqueue_by(Index n, F&& f) {
     bool has_served = false;
+    Index found = 0;
     const auto outcome = transition([&](State& state) {
       forget_the_dead(state);  // or they would get tokens
       const std::size_t waiting = state.waiting();
+      found = state.size();
       const protocol::Enqueued enqueued = f(state);
       has_served = state.waiting() < waiting;
       return enqueued;
@@ -156,6 +161,9 @@ class TokenQueue {
     if (outcome == protocol::Enqueued::closed) throw Cancelled("enqueue_many: the token queue is closed");
     if (outcome == protocol::Enqueued::full)
       throw CapacityExceeded("enqueue_many: too many different steps in the token queue");
+    if (outcome == protocol::Enqueued::too_many)
+      detail::throw_error<CapacityExceeded>("enqueue_many: the token queue has ", found, " tokens, and with ",
+                                            n, " more it would have more than 2^63 - 1");
   }
 
   ForkGuard fork_guard_;

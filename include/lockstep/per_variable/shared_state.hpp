@@ -189,6 +189,9 @@ class SharedVariableState {
         return count;
       case protocol::Enqueued::closed:
         return 0;
+      case protocol::Enqueued::too_many:
+        throw_error<CapacityExceeded>("tokens: the token queue has ", control.tokens.size(),
+                                      " tokens, and with ", count, " more it would have more than 2^63 - 1");
       case protocol::Enqueued::full:
         break;
     }

@@ -19,7 +19,12 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace protocol {
 
 /// What became of tokens that were to be enqueued: all of them are in, or none.
-enum class Enqueued { accepted, closed, full };
+enum class Enqueued {
+  accepted,  ///< all are in
+  closed,    ///< the queue takes nothing any more
+  full,      ///< there is no room for so many different steps
+  too_many,  ///< with them there would be more tokens than an Index counts
+};
 
 /// What became of a request for a token.
 struct Dequeued {
@@ -89,8 +94,8 @@ class TokenQueue {
     if (n == 0) return Enqueued::accepted;
     if (closed_) return Enqueued::closed;
     const Index handed = std::min(n, static_cast<Index>(waiting_));
-    if (!has_room_for(n - handed) || (n > handed && !extends_last_run(value) && runs_.is_full()))
-      return Enqueued::full;
+    if (!can_count(n - handed)) return Enqueued::too_many;
+    if (n > handed && !extends_last_run(value) && runs_.is_full()) return Enqueued::full;
     for (Index i = 0; i < handed; ++i) hand_to_first_waiter(value);
     if (n > handed) append(value, n - handed);
     return Enqueued::accepted;
@@ -106,8 +111,8 @@ class TokenQueue {
       const bool extends = i == handed ? extends_last_run(values[i]) : values[i] == values[i - 1];
       if (!extends) ++new_runs;
     }
-    if (!has_room_for(static_cast<Index>(values.size() - handed)) || new_runs > Runs - runs_.size())
-      return Enqueued::full;
+    if (!can_count(static_cast<Index>(values.size() - handed))) return Enqueued::too_many;
+    if (new_runs > Runs - runs_.size()) return Enqueued::full;
     for (std::size_t i = 0; i < handed; ++i) hand_to_first_waiter(values[i]);
     for (std::size_t i = handed; i < values.size(); ++i) append(values[i], 1);
     return Enqueued::accepted;
@@ -226,7 +231,7 @@ class TokenQueue {
   }
 
   /// The tokens can still be counted with `n` more.
-  constexpr bool has_room_for(Index n) const { return n <= std::numeric_limits<Index>::max() - size_; }
+  constexpr bool can_count(Index n) const { return n <= std::numeric_limits<Index>::max() - size_; }
   constexpr bool extends_last_run(Index value) const {
     return !runs_.is_empty() && runs_.back().value == value;
   }

@@ -9,9 +9,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <stop_token>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -42,6 +44,21 @@ TEST_CASE("token_queue: too many different steps are refused as a whole", "[toke
   CHECK(queue.size() == 0);
   queue.enqueue_many(1, 1'000'000'000'000);
   CHECK(queue.size() == 1'000'000'000'000);
+}
+
+TEST_CASE("token_queue: an error tells apart too many tokens and too many steps", "[token_queue]") {
+  ls::TokenQueue queue;
+  queue.enqueue_many(1, 5);
+  const auto refused = [&](Index value, Index n, const std::string& text) {
+    CHECK_THROWS_AS(queue.enqueue_many(value, n), ls::CapacityExceeded);
+    CHECK_THROWS_WITH(queue.enqueue_many(value, n), ContainsSubstring(text));
+  };
+  refused(1, std::numeric_limits<Index>::max(),
+          "has 5 tokens, and with 9223372036854775807 more it would have more than 2^63 - 1");
+  refused(2, std::numeric_limits<Index>::max() - 4, "with 9223372036854775803 more");
+  for (Index value = 2; value <= 512; ++value) queue.enqueue_many(value, 1);
+  refused(513, 1, "too many different steps");
+  CHECK(queue.size() == 516);
 }
 
 TEST_CASE("token_queue: too many waiters are refused, and the line is intact", "[token_queue]") {

@@ -55,9 +55,9 @@ TEST_CASE("protocol token_queue: tokens that cannot be counted are refused", "[p
   Queue machine;
   machine.enqueue_many(1, k_most - 1);
   const Queue before = machine;
-  CHECK(machine.enqueue_many(1, 2) == Enqueued::full);
-  CHECK(machine.enqueue_many(2, k_most) == Enqueued::full);
-  CHECK(machine.enqueue(std::array<Index, 2>{1, 1}) == Enqueued::full);
+  CHECK(machine.enqueue_many(1, 2) == Enqueued::too_many);
+  CHECK(machine.enqueue_many(2, k_most) == Enqueued::too_many);
+  CHECK(machine.enqueue(std::array<Index, 2>{1, 1}) == Enqueued::too_many);
   CHECK(machine == before);
   CHECK(machine.enqueue(std::array<Index, 1>{2}) == Enqueued::accepted);
   CHECK(machine.size() == k_most);

@@ -23,7 +23,7 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// Options of `ChromeTrace`.
 struct ChromeTraceOptions {
   int replicas = 1;  ///< N of the trainer
-  /// Spans of each replica that have room, some 60 bytes each; a step has about six.
+  /// Spans of each replica that have room, some 60 bytes each; a step has about six. At most 2^28.
   std::size_t capacity = 1U << 14;
   int process = 1;  ///< number in the file, where files of several processes are put together
 };
@@ -36,7 +36,7 @@ struct ChromeTraceOptions {
 /// by `write` and `spans`; what no longer has room is counted and left out.
 class ChromeTrace {
  public:
-  /// Takes the memory. @throws InvalidArgument for a number below 1.
+  /// Takes the memory. @throws InvalidArgument for a number below 1 or above its limit.
   explicit ChromeTrace(const ChromeTraceOptions& options)
       : options_(options), lanes_(detail::replicas_to_observe(options.replicas, options.capacity) + 1) {
     for (Lane& lane : lanes_) lane.events = std::make_unique<Event[]>(options.capacity);

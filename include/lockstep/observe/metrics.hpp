@@ -25,8 +25,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// Options of `Metrics`.
 struct MetricsOptions {
-  int replicas = 1;                 ///< N of the trainer
-  std::size_t capacity = 1U << 12;  ///< steps of each replica that have room between two calls of `write`
+  int replicas = 1;  ///< N of the trainer
+  /// Steps of each replica that have room between two calls of `write`. At most 2^28.
+  std::size_t capacity = 1U << 12;
 };
 
 /// Counts what becomes of gradients and how long replicas wait, and writes a line of JSON per update:
@@ -42,7 +43,7 @@ struct MetricsOptions {
 /// thread. Only `write` and `finish` allocate or lock.
 class Metrics {
  public:
-  /// Takes the memory. @throws InvalidArgument for a number below 1.
+  /// Takes the memory. @throws InvalidArgument for a number below 1 or above its limit.
   explicit Metrics(const MetricsOptions& options)
       : seats_(detail::replicas_to_observe(options.replicas, options.capacity)) {
     for (Seat& seat : seats_) seat.records.resize(options.capacity);

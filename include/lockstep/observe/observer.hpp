@@ -140,11 +140,16 @@ class ObservedBy {
 
 namespace detail {
 
+/// Most spans or steps that an observer keeps of each replica: some 20 gigabytes.
+inline constexpr std::size_t k_most_observed = std::size_t{1} << 28;
+
 /// The number of replicas that an observer is made for.
-/// @throws InvalidArgument if it, or what is kept of each, is below 1.
+/// @throws InvalidArgument if it, or what is kept of each, is below 1 or above its limit.
 inline std::size_t replicas_to_observe(int replicas, std::size_t capacity) {
-  if (replicas < 1) throw_error<InvalidArgument>("replicas: must be at least 1, got ", replicas);
-  if (capacity < 1) throw_error<InvalidArgument>("capacity: must be at least 1, got ", capacity);
+  if (replicas < 1 || replicas > k_max_replicas)
+    throw_error<InvalidArgument>("replicas: must be from 1 to ", k_max_replicas, ", got ", replicas);
+  if (capacity < 1 || capacity > k_most_observed)
+    throw_error<InvalidArgument>("capacity: must be from 1 to ", k_most_observed, ", got ", capacity);
   return static_cast<std::size_t>(replicas);
 }
 

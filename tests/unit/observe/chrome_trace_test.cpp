@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -126,7 +127,16 @@ TEST_CASE("chrome_trace: what has no room is counted, and nothing is allocated f
   CHECK(names == std::vector<std::string>{"lockstep", "replica 0", "replica 1", "no replica"});
 }
 
-TEST_CASE("chrome_trace: a number below one is refused with its value", "[observe]") {
-  CHECK(message_of(thrown_by([] { ChromeTrace{{.replicas = 0}}; })) == "replicas: must be at least 1, got 0");
-  CHECK(message_of(thrown_by([] { ChromeTrace{{.capacity = 0}}; })) == "capacity: must be at least 1, got 0");
+TEST_CASE("chrome_trace: a number that means nothing is refused with its limits", "[observe]") {
+  const auto refusal = [](const ChromeTraceOptions& options) {
+    const auto thrown = thrown_by([&] { const ChromeTrace trace{options}; });
+    CHECK(caught<InvalidArgument>(thrown));
+    return message_of(thrown);
+  };
+  CHECK(refusal({.replicas = 0}) == "replicas: must be from 1 to 128, got 0");
+  CHECK(refusal({.replicas = 2'000'000'000}) == "replicas: must be from 1 to 128, got 2000000000");
+  CHECK(refusal({.capacity = 0}) == "capacity: must be from 1 to 268435456, got 0");
+  CHECK(refusal({.capacity = 268'435'457}) == "capacity: must be from 1 to 268435456, got 268435457");
+  CHECK(refusal({.capacity = std::numeric_limits<std::size_t>::max()}) ==
+        "capacity: must be from 1 to 268435456, got 18446744073709551615");
 }

@@ -236,3 +236,15 @@ TEST_CASE("metrics: steps that have no room are counted, and nothing is allocate
   end_step(metrics, 0, 6);
   CHECK(finished(metrics).size() == 1);
 }
+
+TEST_CASE("metrics: a number that means nothing is refused with its limits", "[observe]") {
+  const auto refusal = [](const MetricsOptions& options) {
+    const auto thrown = thrown_by([&] { const Metrics metrics{options}; });
+    CHECK(caught<InvalidArgument>(thrown));
+    return message_of(thrown);
+  };
+  CHECK(refusal({.replicas = -1}) == "replicas: must be from 1 to 128, got -1");
+  CHECK(refusal({.capacity = 0}) == "capacity: must be from 1 to 268435456, got 0");
+  CHECK(refusal({.capacity = std::size_t{1} << 60}) ==
+        "capacity: must be from 1 to 268435456, got 1152921504606846976");
+}

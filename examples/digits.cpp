@@ -19,6 +19,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace digits {
@@ -47,10 +48,40 @@ void print_replicas(const Job& job) {
   }
 }
 
+/// A file that is written after the training. It is opened before: who has mistyped its name learns it at
+/// once.
+class Output {
+ public:
+  /// Nothing is opened for an empty path.
+  explicit Output(std::string path) : path_(std::move(path)) {
+    if (path_.empty()) return;
+    file_.open(path_);
+    expect_good();
+  }
+  template <class Write>
+  void fill(Write&& write) {
+    if (path_.empty()) return;
+    write(file_);
+    file_.close();
+    expect_good();
+    std::printf("written: %s\n", path_.c_str());
+  }
+
+ private:
+  void expect_good() const {
+    if (!file_) throw std::runtime_error("cannot write " + path_);
+  }
+  std::string path_;
+  std::ofstream file_;
+};
+
 /// What the user wants to see of a training.
 struct Watched {
   Watched(const Options& options, Job& job)
-      : curve(options.steps), trace({.replicas = options.replicas, .capacity = room(options)}) {
+      : trace_file(options.trace),
+        plot_file(options.plot),
+        curve(options.steps),
+        trace({.replicas = options.replicas, .capacity = room(options)}) {
     job.curve = &curve;
     job.trace = &trace;
   }
@@ -60,19 +91,11 @@ struct Watched {
     const std::int64_t spans = options.steps * options.grad_steps * contributions * 16;
     return static_cast<std::size_t>(std::min<std::int64_t>(spans, 1'000'000));
   }
-  void write(const Options& options) const {
-    if (!options.trace.empty()) to_file(options.trace, [&](std::ostream& out) { trace.write(out); });
-    if (!options.plot.empty())
-      to_file(options.plot, [&](std::ostream& out) { plot(out, curve, trace, options.replicas); });
+  void write(const Options& options) {
+    trace_file.fill([&](std::ostream& out) { trace.write(out); });
+    plot_file.fill([&](std::ostream& out) { plot(out, curve, trace, options.replicas); });
   }
-  template <class Write>
-  static void to_file(const std::string& path, Write&& write) {
-    std::ofstream file(path);
-    write(file);
-    file.close();
-    if (!file) throw std::runtime_error("cannot write " + path);
-    std::printf("written: %s\n", path.c_str());
-  }
+  Output trace_file, plot_file;
   Curve curve;
   ls::ChromeTrace trace;
 };

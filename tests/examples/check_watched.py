@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Trains with the example `digits`, has a trace and a picture written, and reads both: check_watched.py PROGRAM DATA"""
+"""Trains with the example `digits`, has a trace and a picture written, and reads both; has one written where that cannot
+be, which ends before the training: check_watched.py PROGRAM DATA"""
 import collections
 import json
 import pathlib
@@ -58,12 +59,22 @@ def check_plot(file):
         expect(f"replica {replica}" in words, f"words: {words}")
 
 
+def check_refusal(command, option, file):
+    """Updates without end: only a refusal before the training comes back in time."""
+    command = [*command, "--steps", 10**15, option, file]
+    run = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    expect(run.returncode == 2, f"{option} {file}: status {run.returncode}")
+    expect(run.stderr == f"digits: cannot write {file}\n", f"{option} {file}: {run.stderr!r}")
+
+
 program, images = sys.argv[1:]
 with tempfile.TemporaryDirectory() as folder:
     trace, plot = pathlib.Path(folder) / "trace.json", pathlib.Path(folder) / "plot.svg"
-    command = [program, "--data", images, "--replicas", REPLICAS, "--steps", STEPS, "--min-accuracy", 0.5, "--no-proof"]
-    command += ["--trace", trace, "--plot", plot]
-    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    command = [program, "--data", images, "--replicas", REPLICAS, "--min-accuracy", 0.5, "--no-proof"]
+    watched = [*command, "--steps", STEPS, "--trace", trace, "--plot", plot]
+    subprocess.run([str(part) for part in watched], check=True, stdout=subprocess.DEVNULL)
     check_trace(trace)
     check_plot(plot)
-print(f"trace and picture of {STEPS} updates by {REPLICAS} replicas are whole")
+    for option in "--trace", "--plot":
+        check_refusal(command, option, pathlib.Path(folder) / "no-such-folder" / "file")
+print(f"trace and picture of {STEPS} updates by {REPLICAS} replicas are whole; a file that cannot be written is refused")

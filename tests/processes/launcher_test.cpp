@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <sys/stat.h>
 
 using namespace lockstep;
@@ -30,6 +31,26 @@ Plan plan_of(const SessionFolder& folder, int required, int total, std::chrono::
   return {{.replicas_to_aggregate = required, .total_num_replicas = total, .deadline = deadline},
           folder.path()};
 }
+
+/// A launcher that says once of each replica that it has ended; then it is gone itself.
+struct ToldOnce {
+  static constexpr bool k_survives_kill = true;
+  SharedMemory net;
+
+  template <class State>
+  class Session : public SharedMemory::Session<State> {
+   public:
+    Session(const ToldOnce& told, const State& initial, const SessionSpec& spec)
+        : SharedMemory::Session<State>(told.net, initial, spec) {}
+    std::string gone(int place) {
+      return asked_.insert(place).second ? detail::text("replica ", place, " is over") : "";
+    }
+
+   private:
+    std::set<int> asked_;
+  };
+};
+static_assert(Transport<ToldOnce>);
 
 }  // namespace
 
@@ -125,4 +146,23 @@ TEST_CASE("what is not of this lockstep-run is not believed", "[processes][launc
       [](const SessionFolder& folder) { REQUIRE(::mkfifo((folder.path() + "/ended").c_str(), 0600) == 0); }));
   // Its replicas have other numbers than those of lockstep-run.
   CHECK(waits_in_vain([](const SessionFolder& folder) { say(folder, "++"); }, 0));
+}
+
+TEST_CASE("what the launcher has said once is enough", "[processes][launcher]") {
+  const Watchdog watchdog;
+  const SessionFolder folder;
+  Variables<double> variables;
+  const auto w = variables.add("w", Eigen::VectorXd::Zero(1));
+  const ToldOnce told{{.name = "test", .replica = 0, .directory = folder.path()}};
+  SyncReplicas trainer{Sgd{1.0}, variables, SyncOptions{.replicas_to_aggregate = 3, .deadline = 30s}, told};
+  const auto thrown = thrown_by([&] {
+    trainer.run([&](auto& replica) {
+      replica.gradient(w).setOnes();
+      replica.apply_gradients();
+    });
+  });
+  const auto failed = caught<PeerFailed>(thrown);
+  REQUIRE(failed);
+  CHECK(failed->replica() == 1);
+  CHECK(has(failed->what(), "replica 1 is over"));
 }

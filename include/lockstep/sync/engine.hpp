@@ -358,10 +358,14 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
         for (int place = 0; place < control.round.total; ++place)
           if (is_awaited(control.round, place)) awaited.add(place);
       });
-      for (const int place : awaited)
-        if (!session().gone(place).empty()) gone.add(place);
-      if (gone.begin() == gone.end()) return;
-      const std::string why = session().gone(*gone.begin());
+      std::string why;  // of the first
+      for (const int place : awaited) {
+        std::string reason = session().gone(place);
+        if (reason.empty()) continue;
+        gone.add(place);
+        if (why.empty()) why = std::move(reason);
+      }
+      if (why.empty()) return;
       const bool ends = session().exclusive([&](Control& control) {
         protocol::Round& round = control.round;
         std::int64_t reach = std::int64_t{round.count} + round.spare_tokens;

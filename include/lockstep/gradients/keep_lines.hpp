@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/transport/fault_point.hpp>
+#include <lockstep/transport/store_in_order.hpp>
 
 #include <algorithm>
 #include <array>
@@ -40,13 +41,6 @@ class Progress {
  private:
   std::uint64_t word_;
 };
-
-/// What a killed process has stored is what its program stored before: the compiler must keep the order.
-LOCKSTEP_ALWAYS_INLINE void store_in_order(std::atomic<std::uint64_t>& word, std::uint64_t value) {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  word.store(value, std::memory_order_release);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
 
 /// Copies each line of the arrays that an update changes, in ascending order, before it is changed. There are
 /// two copies in turn, because a line is finished only when the next one is marked.

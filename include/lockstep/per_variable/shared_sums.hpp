@@ -16,6 +16,7 @@
 #include <lockstep/protocol/accumulator.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/store_in_order.hpp>
 
 #include <array>
 #include <atomic>
@@ -103,7 +104,7 @@ class SharedSums {
       for (std::uint32_t id = 0; id < count(); ++id)
         for (auto& stamp : entries_[id].stamp)
           if (stamp.load(std::memory_order_relaxed) == number) stamp.store(0, std::memory_order_relaxed);
-    in_order([&] { attempt_->store(number, std::memory_order_relaxed); });
+    store_in_order(*attempt_, number);
   }
   /// The record as of transition `number`. @throws SystemError for one that nobody can have written.
   const SumRecord& read(std::uint64_t number, std::uint32_t id) const {
@@ -120,9 +121,9 @@ class SharedSums {
     const std::size_t now = newest(number, id);
     if (entry.stamp[now].load(std::memory_order_relaxed) == number) return entry.record[now];
     const std::size_t next = 1 - now;
-    in_order([&] { entry.stamp[next].store(0, std::memory_order_relaxed); });
+    store_in_order(entry.stamp[next], 0);
     entry.record[next] = entry.record[now];
-    in_order([&] { entry.stamp[next].store(number, std::memory_order_relaxed); });
+    store_in_order(entry.stamp[next], number);
     return entry.record[next];
   }
 
@@ -179,14 +180,6 @@ class SharedSums {
     std::byte* first;
     std::size_t bytes;  // of each
   };
-
-  /// What a killed process has stored is what its program stored before: the compiler must keep the order.
-  template <class F>
-  static void in_order(F&& f) {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    f();
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
 
   std::size_t newest(std::uint64_t number, std::uint32_t id) const {
     const std::uint64_t first = entries_[id].stamp[0].load(std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 #include <lockstep/sync/undo.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/store_in_order.hpp>
 
 #include <algorithm>
 #include <array>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/transport/store_in_order.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -55,8 +56,7 @@ class Tiles {
       const Index first = position_of(seen);
       if (seen != word(stage, first, owner, k_claimed)) continue;
       const Index next = settle(i, first);
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      words_[i].store(word(stage, next, k_no_owner, k_free), std::memory_order_release);
+      store_in_order(words_[i], word(stage, next, k_no_owner, k_free));
     }
   }
   bool all_done(std::uint64_t stage) const {

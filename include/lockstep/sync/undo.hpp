@@ -8,6 +8,7 @@
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>
+#include <lockstep/transport/store_in_order.hpp>
 
 #include <algorithm>
 #include <atomic>

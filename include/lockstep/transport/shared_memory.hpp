@@ -7,6 +7,7 @@
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/launcher.hpp>
 #include <lockstep/transport/segment.hpp>
+#include <lockstep/transport/store_in_order.hpp>
 #include <lockstep/transport/transport.hpp>
 
 #include <algorithm>
@@ -132,9 +133,7 @@ struct SharedMemory {
         detail::fault_point("exclusive: copied");
         return detail::call_and_then(std::forward<F>(transition), next, [&] {
           detail::fault_point("exclusive: changed");
-          std::atomic_signal_fence(std::memory_order_seq_cst);
-          commits.store(count + 1, std::memory_order_release);
-          std::atomic_signal_fence(std::memory_order_seq_cst);
+          detail::store_in_order(commits, count + 1);
           detail::fault_point("exclusive: flipped");
           then(std::as_const(next));
           detail::fault_point("exclusive: told");

@@ -131,6 +131,8 @@ class AtomicFile {
 /// A file to read from at any place.
 class FileSource {
  public:
+  static constexpr bool k_has_values = true;  // of tensors
+
   /// @throws SystemError if it cannot be opened or is no regular file.
   explicit FileSource(const std::filesystem::path& path)
       : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
@@ -168,6 +170,7 @@ class FileSource {
 
 /// The same for memory.
 struct MemorySource {
+  static constexpr bool k_has_values = true;
   std::span<const std::byte> bytes;
   std::string label = "memory";
 

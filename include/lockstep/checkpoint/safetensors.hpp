@@ -153,10 +153,17 @@ class CheckpointWriter {
 
   template <class Sink>
   void write(Sink& sink) const {
-    sink.write(std::as_bytes(std::span(text_)));
-    for (const auto& tensor : rows_) write_data(tensor, sink);
+    write_without_values(sink);
     for (const auto& tensor : values_) write_data(tensor, sink);
   }
+  /// What comes before the values in the file.
+  template <class Sink>
+  void write_without_values(Sink& sink) const {
+    sink.write(std::as_bytes(std::span(text_)));
+    for (const auto& tensor : rows_) write_data(tensor, sink);
+  }
+  /// Bytes of the file.
+  std::uint64_t bytes() const { return text_.size() + end_; }
 
  private:
   static std::uint64_t size(const std::vector<Index>& rows) { return rows.size(); }
@@ -303,6 +310,7 @@ class CheckpointReader {
   }
   template <class V>
   std::vector<V> raw(const TensorEntry& tensor) const {
+    if constexpr (!Source::k_has_values && !std::same_as<V, Index>) return {};
     std::vector<V> to((tensor.end - tensor.begin) / sizeof(V));
     source_.read(header_.data + tensor.begin, std::as_writable_bytes(std::span(to)));
     return to;
@@ -330,6 +338,32 @@ Snapshot<T> read_checkpoint(const Source& source) {
   }
 }
 
+/// A file that is still to be written, without the values.
+class DraftSource : public MemorySource {
+ public:
+  static constexpr bool k_has_values = false;
+
+  DraftSource(std::span<const std::byte> beginning, std::uint64_t size)
+      : MemorySource{beginning, "save"}, size_(size) {}
+  std::uint64_t size() const { return size_; }
+
+ private:
+  std::uint64_t size_;
+};
+
+/// @throws InvalidArgument with the text of `load` if that would refuse the file.
+template <class T>
+void expect_readable(const CheckpointWriter<T>& writer) {
+  MemorySink beginning;
+  writer.write_without_values(beginning);
+  const DraftSource draft(beginning.bytes, writer.bytes());
+  try {
+    (void)CheckpointReader<T, DraftSource>(draft).read();
+  } catch (const CheckpointError& error) {
+    throw InvalidArgument(error.what());
+  }
+}
+
 }  // namespace detail
 
 /// Writes everything that a snapshot holds into one safetensors file. The file appears as a whole or not at
@@ -340,12 +374,13 @@ Snapshot<T> read_checkpoint(const Source& source) {
 /// regular file (a device, a pipe) is refused.
 /// @tparam T float, double, Eigen::half or Eigen::bfloat16: dtype F32, F64, F16 or BF16.
 /// @throws SystemError if the file cannot be written; InvalidArgument, before anything is written, if names
-/// are not UTF-8, occur twice, or sizes and shapes do not fit.
+/// are not UTF-8, occur twice, sizes and shapes do not fit, or `load` would refuse the file.
 /// @par Cost one pass over the data, and for each column-major matrix a copy of it in turn.
 /// @par Source the format description in the repository huggingface/safetensors
 template <detail::CheckpointScalar T>
 void save(const std::filesystem::path& path, const Snapshot<T>& snapshot) {
   const detail::CheckpointWriter<T> writer(snapshot);
+  detail::expect_readable(writer);
   detail::AtomicFile<> file(path);
   writer.write(file);
   file.commit();

@@ -180,6 +180,68 @@ TEST_CASE("safetensors: a snapshot that makes no sense is refused, and the old f
   refused(with_variable("w\xFF"), "not UTF-8");
 }
 
+TEST_CASE("safetensors: what load would refuse is not written, with the text of load", "[checkpoint]") {
+  const Folder folder;
+  const auto path = folder / "model.safetensors";
+  const auto refused = [&](auto&& spoil, const std::string& text) {
+    Snapshot<float> bad;
+    bad.arrays.push_back({"w", "", {3, 2}, false, {1, 2, 3, 4, 5, 6}});
+    bad.window.push_back({"w", Presence::rows, {0, 2}, false, {1, 2, 3, 4}});
+    bad.counters.window.pending = 1;
+    bad.counters.window_total = 1;
+    CHECK_NOTHROW(save(folder / "good.safetensors", bad));
+    spoil(bad);
+    const auto at_save = thrown_by([&] { save(path, bad); });
+    CHECK(caught<InvalidArgument>(at_save));
+    CHECK(message_of(at_save) == "save: " + text);
+    CHECK(folder.files() == std::vector<std::string>{"good.safetensors"});
+    // What is written by force is refused with the same text.
+    write_content(folder / "bad.safetensors", file_of(bad));
+    const auto at_load = thrown_by([&] { load(folder / "bad.safetensors"); });
+    CHECK(caught<CheckpointError>(at_load));
+    CHECK(message_of(at_load) == (folder / "bad.safetensors").string() + ": " + text);
+    std::filesystem::remove(folder / "bad.safetensors");
+  };
+  using S = Snapshot<float>;
+  const std::string numbers = ": expected a number from 0 to 4611686018427387904, found ";
+  refused([](S& s) { s.generation = -1; }, "__metadata__ lockstep.generation" + numbers + "'-1'");
+  refused([](S& s) { s.counters.window.updates = (std::int64_t{1} << 62) + 1; },
+          "__metadata__ lockstep.updates" + numbers + "'4611686018427387905'");
+  refused([](S& s) { s.counters.examples = -1; },
+          "__metadata__ lockstep.examples: expected a number from 0 to 1.79769e+308, found '-1'");
+  refused([](S& s) { s.counters.window_total = 0; },
+          "__metadata__: expected counters of a training, found window_total 0, which is no positive weight, "
+          "with pending 1");
+  refused([](S& s) { s.counters.window.pending = 0; },
+          "'w::window': expected no window, as lockstep.pending is 0, found one");
+  for (const auto& [first, second, found] : {std::tuple{2, 0, "0"}, {1, 1, "1"}, {0, 3, "3"}, {-1, 0, "-1"}})
+    refused(
+        [&, f = first, l = second](S& s) {
+          s.window[0].rows = {f, l};
+        },
+        detail::text("'w::window_rows': expected ascending rows within 0 to 2, found ", found));
+  refused(
+      [](S& s) {
+        s.window[0] = {"w", Presence::absent, {}, false, {}};
+      },
+      "'w::window' shape: expected (3, 2), found (0, 2)");
+  refused(
+      [](S& s) {
+        s.arrays.push_back({"w", "m", {6}, false, {1, 2, 3, 4, 5, 6}});
+      },
+      "'w:m' shape: expected (3, 2), found (6)");
+  refused(
+      [](S& s) {
+        s.arrays.push_back({"v", "m", {1}, false, {1}});
+      },
+      "'v:m': expected a tensor of its variable, found none");
+  refused(
+      [](S& s) {
+        s.arrays.push_back({"", "", {1}, false, {1}});
+      },
+      "'': expected VARIABLE, VARIABLE:SLOT, VARIABLE::window or VARIABLE::window_rows, found ''");
+}
+
 TEST_CASE("safetensors: training resumed from a file goes on as if it had never stopped",
           "[checkpoint][thread]") {
   const Watchdog watchdog;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/enumerator.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/rule.hpp>
@@ -84,7 +85,10 @@ class ExtraState {
                   .absent = Absent::excluded,
                   .deadline = options.deadline},
                  net) {
-    for (const VariableInfo& info : variables.infos()) rules_.push_back(rules(info));
+    for (const VariableInfo& info : variables.infos()) {
+      rules_.push_back(rules(info));
+      detail::expect_enumerator("rule", rules_.back(), StateRule::first);
+    }
   }
   /// The same rule for all.
   ExtraState(StateRule rule, Variables<T>& variables, const ExtraStateOptions& options, const Net& net = {})

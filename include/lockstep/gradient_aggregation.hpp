@@ -56,7 +56,7 @@ class AggregatingReplica : public GradientAccess<AggregatingReplica<Inner>, type
   /// @throws InvalidArgument for an option without meaning.
   AggregatingReplica(detail::HeldReplica<Inner>&& inner, const AggregationOptions& options)
       : inner_(static_cast<detail::HeldReplica<Inner>&&>(inner)), options_(options) {
-    (void)options_.grad_steps(0);
+    detail::expect_valid(options_);
     if (options_.num_partitions != 1)
       detail::throw_error<InvalidArgument>(
           "num_partitions: only Local<GradientAggregation<...>> splits over threads, got ",

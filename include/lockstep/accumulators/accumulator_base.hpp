@@ -10,6 +10,7 @@
 #include <lockstep/accumulators/shared_store.hpp>
 #include <lockstep/accumulators/tensor.hpp>
 #include <lockstep/config.hpp>
+#include <lockstep/enumerator.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/memory.hpp>
@@ -135,6 +136,7 @@ class AccumulatorBase {
   }
   static SessionSpec spec(const AccumulatorOptions& options) {
     require_valid_declaration(options.shape);
+    expect_enumerator("reduction", options.reduction, Reduction::sum);
     SessionSpec spec = Store::spec(options);
     spec.bytes += word_bytes();
     return spec;

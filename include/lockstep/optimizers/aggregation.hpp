@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/enumerator.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/optimizers/per_variable.hpp>
 #include <lockstep/optimizers/rule.hpp>
@@ -70,6 +71,14 @@ template <class Inner>
 struct GradientAggregation;
 
 namespace detail {
+
+/// @throws InvalidArgument for a value without meaning; `num_partitions` is not looked at.
+inline void expect_valid(const AggregationOptions& options) {
+  (void)options.grad_steps(0);
+  expect_enumerator("reduction", options.reduction, Reduction::sum);
+  expect_enumerator("variant", options.variant, AggregationVariant::lingvo);
+  expect_enumerator("non_finite", options.non_finite, NonFinite::skip_update);
+}
 
 /// A rule, or a rule with options per variable.
 template <class R>

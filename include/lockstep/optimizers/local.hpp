@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/enumerator.hpp>
 #include <lockstep/gradients/finite.hpp>
 #include <lockstep/optimizers/gradient_access.hpp>
 #include <lockstep/optimizers/partition_team.hpp>
@@ -46,6 +47,7 @@ class Local : public GradientAccess<Local<R, T, G>, T, G> {
       detail::throw_error<InvalidArgument>("clip_norm: must not be negative, got ", options.clip_norm);
     if (options.global_step < 0)
       detail::throw_error<InvalidArgument>("global_step: must not be negative, got ", options.global_step);
+    detail::expect_enumerator("non_finite", options.non_finite, NonFinite::skip_update);
     core_->state.window.global_step = options.global_step;
   }
 

@@ -76,7 +76,7 @@ class Updater {
     if (options_.num_partitions < 1)
       detail::throw_error<InvalidArgument>("num_partitions: must be at least 1, got ",
                                            options_.num_partitions);
-    if constexpr (aggregates) (void)options_.grad_steps(0);
+    if constexpr (aggregates) detail::expect_valid(options_);
     changed_.push_back(values_);
     for (T* slot : slots_) changed_.push_back(slot);
     if (has_window()) changed_.push_back(window_.data());

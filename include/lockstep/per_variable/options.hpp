@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/enumerator.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/layout.hpp>
 #include <lockstep/per_variable/gradient.hpp>
@@ -51,11 +52,16 @@ struct VariableOptions {
   int start_tokens() const { return init_tokens < 0 ? lockstep_tokens() : init_tokens; }
 
   /// The kind of a variable: by `kind`, or by the lists; dense if it is in none.
+  /// @throws InvalidArgument if `kind` gives none.
   GradientKind kind_of(const VariableInfo& info) const {
     const auto lists = [&](const std::vector<std::string>& names) {
       return std::find(names.begin(), names.end(), info.name) != names.end();
     };
-    if (kind) return kind(info);
+    if (kind) {
+      const GradientKind chosen = kind(info);
+      detail::expect_enumerator("kind", chosen, GradientKind::none);
+      return chosen;
+    }
     if (lists(sparse)) return GradientKind::sparse;
     return lists(without_gradient) ? GradientKind::none : GradientKind::dense;
   }
@@ -70,6 +76,9 @@ struct VariableOptions {
     expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
     expect(max_rows >= 0, "max_rows: must not be negative, got ", max_rows);
     detail::expect_step("global_step", global_step);
+    detail::expect_enumerator("reduction", reduction, Reduction::sum);
+    detail::expect_enumerator("departure", departure, Departure::stop);
+    detail::expect_enumerator("driver", driver, Driver::chief);
     expect(departure != Departure::redistribute && departure != Departure::shrink,
            "departure: accumulators do not know who contributes, so only wait, stop and fail are possible");
     expect(!kind || (sparse.empty() && without_gradient.empty()),

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/enumerator.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/runs.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
@@ -112,6 +113,12 @@ struct SyncOptions {
            clip_contribution_norm);
     expect(deadline.count() > 0, "deadline: must be positive, got ", deadline.count(), " ms");
     detail::expect_step("global_step", global_step);
+    detail::expect_enumerator("reduction", reduction, Reduction::sum);
+    detail::expect_enumerator("departure", departure, Departure::stop);
+    detail::expect_enumerator("absent", absent, Absent::excluded);
+    detail::expect_enumerator("non_finite", non_finite, NonFinite::skip_update);
+    detail::expect_enumerator("driver", driver, Driver::chief);
+    detail::expect_enumerator("reading", reading, Reading::snapshot);
   }
 };
 

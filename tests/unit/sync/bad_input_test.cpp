@@ -338,6 +338,78 @@ TEST_CASE("bad input: options of a trainer, which then leaves the variables free
   CHECK(trainer.value(f.m)(0, 0) == 0.5);
 }
 
+TEST_CASE("bad input: a number that is no enumerator is refused by whoever takes it", "[sync][bad_input]") {
+  const Watchdog watchdog;
+  Fixture f;
+  const auto cast = [](auto& option) { option = static_cast<std::decay_t<decltype(option)>>(7); };
+  const auto refused = [](const char* option, const char* range, auto&& make) {
+    refuses<InvalidArgument>(make, {option, range, "got 7"});
+  };
+  const auto sync = [&](auto member) {
+    return [&, member] {
+      SyncOptions options;
+      cast(options.*member);
+      SyncReplicas trainer{Sgd{}, f.variables, options};
+    };
+  };
+  refused("reduction", "0 to 1", sync(&SyncOptions::reduction));
+  refused("departure", "0 to 4", sync(&SyncOptions::departure));
+  refused("absent", "0 to 1", sync(&SyncOptions::absent));
+  refused("non_finite", "0 to 2", sync(&SyncOptions::non_finite));
+  refused("driver", "0 to 1", sync(&SyncOptions::driver));
+  refused("reading", "0 to 2", sync(&SyncOptions::reading));
+
+  const auto by_variable = [&](auto member) {
+    return [&, member] {
+      VariableOptions options;
+      cast(options.*member);
+      VariableReplicas trainer{Sgd{}, f.variables, options};
+    };
+  };
+  refused("reduction", "0 to 1", by_variable(&VariableOptions::reduction));
+  refused("departure", "0 to 4", by_variable(&VariableOptions::departure));
+  refused("driver", "0 to 1", by_variable(&VariableOptions::driver));
+  refused("kind", "0 to 2", [&] {
+    VariableReplicas trainer{
+        Sgd{}, f.variables, {.kind = [](const VariableInfo&) { return static_cast<GradientKind>(7); }}};
+  });
+
+  const auto window = [&](auto member, auto&& make) {
+    return [&, member] {
+      AggregationOptions options;
+      cast(options.*member);
+      make(options);
+    };
+  };
+  const auto below = [&](const AggregationOptions& options) {
+    Local trainer{GradientAggregation{Sgd{}, options}, f.variables};
+  };
+  const auto above = [&](const AggregationOptions& options) {
+    GradientAggregation trainer{SyncReplicas{Sgd{}, f.variables, SyncOptions{}}, options};
+    (void)trainer.join();
+  };
+  refused("reduction", "0 to 1", window(&AggregationOptions::reduction, below));
+  refused("reduction", "0 to 1", window(&AggregationOptions::reduction, above));
+  refused("variant", "0 to 5", window(&AggregationOptions::variant, below));
+  refused("variant", "0 to 5", window(&AggregationOptions::variant, above));
+  refused("non_finite", "0 to 2", window(&AggregationOptions::non_finite, below));
+  refused("non_finite", "0 to 2", window(&AggregationOptions::non_finite, above));
+
+  refused("non_finite", "0 to 2", [&] {
+    Local trainer{Sgd{}, f.variables, {.non_finite = static_cast<NonFinite>(7)}};
+  });
+  refused("rule", "0 to 2", [&] { ExtraState extra{static_cast<StateRule>(7), f.variables, {}}; });
+  const AccumulatorOptions sums{.reduction = static_cast<Reduction>(7)};
+  refused("reduction", "0 to 1", [&] { ConditionalAccumulator<float> accumulator{sums}; });
+  refused("reduction", "0 to 1", [&] { SparseConditionalAccumulator<float> accumulator{sums}; });
+  refuses<InvalidArgument>([&] { ConditionalAccumulator<float>{{.reduction = static_cast<Reduction>(-1)}}; },
+                           {"reduction", "0 to 1", "got -1"});
+
+  Local trainer{Sgd{1.0}, f.variables};
+  f.step(trainer);
+  CHECK(trainer.value(f.m)(0, 0) == 0.5);
+}
+
 TEST_CASE("bad input: a length of the window that stops making sense", "[sync][bad_input]") {
   const Watchdog watchdog;
   const auto check = [](const char* name, auto make) {

@@ -16,6 +16,7 @@
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/partition.hpp>
 #include <lockstep/optimizers/rule_groups.hpp>
+#include <lockstep/optimizers/update_plan.hpp>
 #include <lockstep/optimizers/whole.hpp>
 
 #include <array>
@@ -30,19 +31,6 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 /// Slot of a gradient aggregation: the open window. Zero where nothing is pending.
 inline constexpr std::string_view k_grad_accum = "grad_accum";
-
-/// What one round does, decided once by whoever closes it and then the same for everybody who helps.
-struct UpdatePlan {
-  bool applies = false;      ///< the rule runs; otherwise the gradients only join the open window
-  bool with_window = false;  ///< the open window is the first source
-  bool divides_now =
-      false;  ///< coefficients carry the divisor, and nothing is divided when the window closes
-  std::int64_t grad_steps = 1;  ///< k of this window
-  double first_unit = 1;        ///< coefficients are relative to this weight
-  double total = 0;             ///< weight of all sources
-  double scale = 1;             ///< of the sum of the sources
-  bool by_present = false;      ///< the divisor is the weight of those that are present
-};
 
 /// @tparam T scalar of variables and slots; @tparam G scalar of gradients.
 template <class R, class T, class G>
@@ -121,46 +109,13 @@ class Updater {
   /// @throws InvalidArgument if a schedule gives no usable value.
   UpdatePlan plan(const UpdaterState& state, std::span<const Contribution<G>* const> contributions,
                   Reduction reduction, Absent absent, bool flush) const {
-    UpdatePlan plan;
-    plan.grad_steps = grad_steps(state);
-    plan.applies = !aggregates || flush || state.window.closes(options_.variant, plan.grad_steps);
-    plan.with_window = aggregates && state.window.pending > 0 && has_window();
-    const bool sums_replicas = reduction == Reduction::sum;
-    const bool sums_window = aggregates && options_.reduction == Reduction::sum;
-    const bool historical = aggregates && protocol::Window::divides_by_k(options_.variant);
-    double round_total = 0;
-    std::int64_t round_count = 0;
-    for (const auto* contribution : contributions) {
-      round_total += contribution->header().total;
-      round_count += contribution->header().merged;
-    }
-    plan.total = round_total + (plan.with_window ? state.window_total : 0);
-    plan.divides_now = historical || (sums_window && !sums_replicas);
-    if (plan.divides_now) {
-      // A sum over the window keeps the weights: each round gives the sum of w * g over its number of
-      // contributions.
-      plan.first_unit =
-          static_cast<double>((historical ? plan.grad_steps : 1) * (sums_replicas ? 1 : round_count));
-    } else {
-      plan.first_unit = plan.with_window        ? state.window_unit
-                        : contributions.empty() ? 1
-                                                : contributions.front()->header().unit;
-      if (plan.applies && sums_replicas)
-        plan.scale =
-            sums_window ? plan.first_unit : plan.first_unit / static_cast<double>(state.window.pending + 1);
-      else if (plan.applies)
-        plan.scale = 1 / relative_total(state, plan, contributions);
-    }
-    plan.by_present = absent == Absent::excluded && !sums_replicas && !aggregates;
-    return plan;
-  }
-
-  /// All weight in units of the first one: a sum of ones for equal weights, whatever their size.
-  static double relative_total(const UpdaterState& state, const UpdatePlan& plan,
-                               std::span<const Contribution<G>* const> contributions) {
-    double sum = plan.with_window ? state.window_total / plan.first_unit : 0;
-    for (const auto* contribution : contributions) sum += contribution->header().total / plan.first_unit;
-    return sum;
+    return detail::make_plan(state, contributions,
+                             {.window = aggregates ? &options_ : nullptr,
+                              .keeps_window = has_window(),
+                              .grad_steps = grad_steps(state),
+                              .reduction = reduction,
+                              .absent = absent,
+                              .flush = flush});
   }
 
   /// What the rule is told about this update.

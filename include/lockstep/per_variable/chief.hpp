@@ -16,7 +16,9 @@
 LOCKSTEP_NAMESPACE_BEGIN
 
 /// Carries out updates, on whatever thread calls it. There is one at a time. Destroying it withdraws its
-/// requests; aggregates that it has taken and not applied are lost, as when a chief dies.
+/// requests; aggregates that it has taken and not applied are lost, as when a chief dies. If it runs out of
+/// memory, or anything else than an `Error` of the library leaves one of its calls, the trainer has failed:
+/// all who wait get PeerFailed with the text.
 /// @par Thread safety One thread at a time.
 /// @par Source TensorFlow's chief queue runner of SyncReplicasOptimizer.
 template <class R, class Net, class T>
@@ -40,8 +42,10 @@ class VariableChief {
   /// already.
   /// @return `taken()`.
   std::vector<bool> take_begin() {
-    takes_.begin(engine_.options().replicas_to_aggregate);
-    return taken();
+    return guarded([&] {
+      takes_.begin(engine_.options().replicas_to_aggregate);
+      return taken();
+    });
   }
 
   /// By variable number: whether the aggregate has been taken.
@@ -58,10 +62,12 @@ class VariableChief {
   /// @throws what a schedule throws; the trainer then has failed.
   VariableUpdate finish(std::chrono::milliseconds timeout = {}, const std::stop_token& stop = {}) {
     if (!takes_.is_begun()) throw UsageError("finish: call take_begin() first");
-    takes_.begin(engine_.options().replicas_to_aggregate);  // those that a stop has withdrawn
     const auto longest = detail::timeout_or("chief", timeout, engine_.options().deadline);
-    engine_.collect(takes_, longest, stop);
-    return engine_.update(takes_, longest);
+    return guarded([&] {
+      takes_.begin(engine_.options().replicas_to_aggregate);  // those that a stop has withdrawn
+      engine_.collect(takes_, longest, stop);
+      return engine_.update(takes_, longest);
+    });
   }
 
   /// `take_begin()` and `finish()`.
@@ -74,7 +80,7 @@ class VariableChief {
   void abort() { takes_.abort(); }
 
   /// Updates until a stop is requested or training ends, however long it takes.
-  /// @throws PeerFailed, and what a schedule throws.
+  /// @throws PeerFailed, and what a schedule throws. Whatever it throws, the trainer then has failed.
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       try {
@@ -85,11 +91,31 @@ class VariableChief {
         return;
       } catch (const OutOfRange&) {
         return;
+      } catch (...) {  // nobody calls it again
+        tell_all();
+        throw;
       }
     }
   }
 
  private:
+  /// After an error of the library the caller may go on; of another one nobody would learn.
+  template <class F>
+  auto guarded(F&& f) {
+    try {
+      return f();
+    } catch (const Error&) {
+      throw;
+    } catch (...) {
+      tell_all();
+      throw;
+    }
+  }
+  /// Inside a handler.
+  void tell_all() {
+    if (!engine_.is_in_forked_child()) engine_.chief_failed(detail::text_of_exception());
+  }
+
   Engine& engine_;
   typename Engine::Takes takes_;
 };

@@ -244,12 +244,14 @@ class VariableEngine {
     try {
       done = update(takes, Deadline(timeout).end(), [] {});
     } catch (...) {
-      membership_.fail(0, text_of_exception());
+      chief_failed(text_of_exception());
       throw;
     }
     if (!done) throw timed_out(text("chief: waited ", timeout.count(), " ms"));
     return *done;
   }
+  /// Ends the training for all who wait.
+  void chief_failed(const std::string& reason) { membership_.fail(0, reason); }
 
  private:
   Index expect_enough(Index num_tokens) const {

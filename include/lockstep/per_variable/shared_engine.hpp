@@ -192,6 +192,8 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
       return VariableUpdate{control.updater.window.global_step, control.tokens.is_closed() ? 0 : count};
     });
   }
+  /// Ends the training for all who wait.
+  void chief_failed(const std::string& reason) { has_failed(0, reason); }
 
  private:
   using Members::checked;

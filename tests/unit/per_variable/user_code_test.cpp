@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
 /// VariableReplicas and code of the program that it calls: schedules, and what keeps the variables still.
+#include "support/allocations.hpp"
 #include "support/catch.hpp"
 #include "support/thread_net.hpp"
 #include "support/threads.hpp"
@@ -11,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <new>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -168,4 +170,63 @@ TEST_CASE("variable_replicas: a schedule may throw anything", "[variable_replica
     CHECK_THROWS_AS(chief.step(), int);
     CHECK_THROWS_WITH(replica.resume(), ContainsSubstring("an exception that is no std::exception"));
   }
+}
+
+TEST_CASE("variable_replicas: a chief without memory ends the training for all",
+          "[variable_replicas][chief]") {
+  const ls::test::Watchdog watchdog;
+  if (!ls::test::are_allocations_counted()) return;
+  std::uint64_t needed = 1;
+  int failures = 0;
+  for (std::uint64_t n = 0; n <= needed; ++n) {  // the first time nothing fails
+    INFO("allocation " << n << " of " << needed);
+    CodeScene scene([](auto&) { return 1.0; }, {.driver = ls::Driver::chief});
+    scene.trainer.init_chief();
+    auto replica = scene.trainer.join();
+    auto chief = scene.trainer.chief();
+    replica.set_gradient(scene.w, Eigen::VectorXf::Constant(1, 1));
+    CHECK_THROWS_AS(replica.apply_gradients({.timeout = 1ms}), ls::TimeoutError);
+    bool is_thrown = false;
+    {
+      const std::uint64_t before = ls::test::allocations();
+      const ls::test::FailingAllocation fails(n);
+      try {
+        chief.step();
+      } catch (const std::bad_alloc&) {
+        is_thrown = true;
+      }
+      if (n == 0) needed = ls::test::allocations() - before;
+    }
+    CHECK(is_thrown == (n > 0));
+    if (is_thrown) {
+      ++failures;
+      CHECK_THROWS_AS(replica.resume(), ls::PeerFailed);
+    } else {
+      CHECK(replica.resume().global_step == 1);
+    }
+  }
+  CHECK(failures > 0);
+}
+
+TEST_CASE("variable_replicas: a chief that runs without memory wakes those who wait",
+          "[variable_replicas][chief][thread]") {
+  const ls::test::Watchdog watchdog;
+  if (!ls::test::are_allocations_counted()) return;
+  CodeScene scene([](auto&) { return 1.0; }, {.driver = ls::Driver::chief});
+  scene.trainer.init_chief();
+  auto replica = scene.trainer.join();
+  bool is_thrown = false;
+  std::jthread driver([&] {
+    auto chief = scene.trainer.chief();
+    while (scene.trainer.num_accumulated(0) == 0) std::this_thread::sleep_for(1ms);
+    const ls::test::FailingAllocation fails(1);
+    try {
+      chief.run({});
+    } catch (const std::bad_alloc&) {
+      is_thrown = true;
+    }
+  });
+  CHECK_THROWS_WITH(scene.step(replica), ContainsSubstring("std::bad_alloc"));
+  driver.join();
+  CHECK(is_thrown);
 }

@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 
@@ -53,4 +54,22 @@ TEST_CASE("restart_policy: a success and a missing program are final", "[tools][
 
 TEST_CASE("restart_policy: nothing is started again unless it is asked for", "[tools][restart]") {
   CHECK_FALSE(launcher::RestartPolicy{}.restarts({Kind::signaled, SIGKILL}, 0));
+}
+
+TEST_CASE("ending: a restart that found no room is tried again, for some time", "[tools][restart]") {
+  using launcher::RestartPolicy;
+  std::chrono::milliseconds waited{0};
+  for (int retries = 0; retries < RestartPolicy::k_retries; ++retries)
+    for (const int code : {EAGAIN, ENOMEM}) {
+      const auto delay = RestartPolicy::retry_after({Kind::not_started, code}, 1, retries);
+      REQUIRE(delay);
+      CHECK(delay->count() == 100 << retries);
+      if (code == EAGAIN) waited += *delay;
+    }
+  CHECK(waited == std::chrono::milliseconds(12'700));
+  CHECK_FALSE(RestartPolicy::retry_after({Kind::not_started, EAGAIN}, 1, RestartPolicy::k_retries));
+  CHECK_FALSE(RestartPolicy::retry_after({Kind::not_started, EAGAIN}, 0, 0));  // the first start
+  CHECK_FALSE(RestartPolicy::retry_after({Kind::not_started, ENOENT}, 1, 0));
+  CHECK_FALSE(RestartPolicy::retry_after({Kind::exited, EAGAIN}, 1, 0));
+  CHECK_FALSE(RestartPolicy::retry_after({Kind::signaled, ENOMEM}, 1, 0));
 }

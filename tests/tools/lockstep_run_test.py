@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs lockstep-run with small programs as replicas: lockstep_run_test.py LOCKSTEP_RUN TRAINER [TEST...]"""
+"""Runs lockstep-run with small programs as replicas: lockstep_run_test.py LOCKSTEP_RUN TRAINER WITHOUT_FORK [TEST...]"""
 import os
 import pathlib
 import re
@@ -12,6 +12,7 @@ import harness
 from harness import PATIENCE, children_of, process_status, wait_until
 
 TRAINER = pathlib.Path(sys.argv.pop(2)).resolve()  # top_session.cpp
+WITHOUT_FORK = pathlib.Path(sys.argv.pop(2)).resolve()  # lockstep-run with failing_fork.cpp
 TOO_LONG = "1000"  # seconds that no test waits for
 LOOP = "while :; do sleep 0.05; done"
 
@@ -275,6 +276,34 @@ class Restart(Test):
         self.assertEqual(lines_of(result, 1), ["running", "done"])
         self.assertEqual(result.status, 127)
         self.assertEqual(self.summary_of(result, 0)[2], "status 1, not started (No such file or directory)")
+
+    def run_short_of_processes(self, failures):
+        """A replica that ends with 1, and with 0 once it is started again, which fails before. See failing_fork.cpp."""
+        self.program = WITHOUT_FORK
+        self.environment["LOCKSTEP_TEST_NO_FORK"] = str(self.folder / "no-fork")
+        script = (f'echo "run $LOCKSTEP_RESTART"; [ $LOCKSTEP_RESTART = 1 ] && exit 0; '
+                  f'printf {failures} > $LOCKSTEP_TEST_NO_FORK; exit 1')
+        return self.run_it("-n", 1, "--restart", 1, "--", "sh", "-c", script)
+
+    def test_tried_again_if_there_is_no_room_for_a_process(self):
+        result = self.run_short_of_processes("xx")
+        self.assertIn("cannot start 'sh' as replica 0: Resource temporarily unavailable, tried again in 200 ms (2 of 7)",
+                      result.err)
+        self.assertEqual(result.status, 0)
+        self.assertEqual(lines_of(result, 0), ["run 0", "run 1"])
+        self.assertEqual(self.summary_of(result, 0)[::2], (2, "status 1, status 0"))
+
+    def test_not_tried_again_for_ever(self):
+        result = self.run_short_of_processes("x" * 20)
+        self.assertEqual(result.status, 126)
+        self.assertEqual(result.err.count("tried again"), 7)
+        self.assertEqual(self.summary_of(result, 0)[2], "status 1, not started (Resource temporarily unavailable)")
+
+    def test_not_tried_again_while_stopping(self):
+        result = self.run_short_of_processes("s")
+        self.assertEqual(result.status, 1)
+        self.assertEqual(lines_of(result, 0), ["run 0"])
+        self.assertEqual(self.summary_of(result, 0)[2], "status 1")
 
     def test_a_trainer_that_comes_after_the_others_have_finished_ends_at_once(self):
         # Its deadline is longer than this test waits. Both train; 1 is killed when 0 has finished.

@@ -61,7 +61,8 @@ int Supervisor::run() {
 
 void Supervisor::start_replicas() {
   for (std::size_t i = 0; i < replicas_.size(); ++i)
-    if (replicas_[i].is_to_start && !shutdown_.is_stopping()) start_replica(i);
+    if (replicas_[i].is_to_start && !shutdown_.is_stopping() && Clock::now() >= replicas_[i].start_at)
+      start_replica(i);
 }
 
 void Supervisor::start_replica(std::size_t i) {
@@ -80,19 +81,37 @@ void Supervisor::start_replica(std::size_t i) {
   try {
     Child child = start(launch, *guard_, signals_);
     replica.pid = replica.group = child.pid;
+    replica.retries = 0;
     std::string prefix("[");
     prefix.append(std::to_string(i)).append("] ");
     streams_.push_back({i, prefix, STDOUT_FILENO, std::move(child.out), LineSplitter{}});
     streams_.push_back({i, prefix, STDERR_FILENO, std::move(child.err), LineSplitter{}});
   } catch (const std::system_error& error) {
-    replica.record.endings.push_back({Ending::Kind::not_started, error.code().value()});
-    replica.record.last_end = now;
-    ended_file_.note(i, replica.record.endings.back());
-    say("cannot start '" + options_.command.front() + "' as replica " + std::to_string(i) + ": " +
-        error.code().message());
-    // What one replica cannot execute, the others cannot either; but if they run already, they go on.
-    if (replica.record.endings.size() == 1) send(shutdown_.request_stop(now));
+    could_not_start(i, error);
   }
+}
+
+void Supervisor::could_not_start(std::size_t i, const std::system_error& error) {
+  Replica& replica = replicas_[i];
+  const Clock::time_point now = Clock::now();
+  const Ending ending{Ending::Kind::not_started, error.code().value()};
+  const std::string sentence = "cannot start '" + options_.command.front() + "' as replica " +
+                               std::to_string(i) + ": " + error.code().message();
+  const int restart = static_cast<int>(replica.record.endings.size());
+  if (const auto delay = RestartPolicy::retry_after(ending, restart, replica.retries)) {
+    replica.is_to_start = true;
+    replica.start_at = now + *delay;
+    ++replica.retries;
+    say(sentence + ", tried again in " + std::to_string(delay->count()) + " ms (" +
+        std::to_string(replica.retries) + " of " + std::to_string(RestartPolicy::k_retries) + ")");
+    return;
+  }
+  replica.record.endings.push_back(ending);
+  replica.record.last_end = now;
+  ended_file_.note(i, ending);
+  say(sentence);
+  // What one replica cannot execute, the others cannot either; but if they run already, they go on.
+  if (restart == 0) send(shutdown_.request_stop(now));
 }
 
 void Supervisor::wait_for_events() {
@@ -118,7 +137,10 @@ void Supervisor::wait_for_events() {
 int Supervisor::poll_timeout() const {
   const Clock::time_point now = Clock::now();
   std::optional<Clock::time_point> until = shutdown_.next_deadline();
-  if (is_anyone_lingering()) until = std::min(until.value_or(now + k_group_check), now + k_group_check);
+  const auto not_after = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
+  if (is_anyone_lingering()) not_after(now + k_group_check);
+  for (const Replica& replica : replicas_)
+    if (replica.is_to_start && !shutdown_.is_stopping()) not_after(replica.start_at);
   if (!until) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - now);
   constexpr std::chrono::milliseconds longest = std::chrono::hours(1);

@@ -19,6 +19,7 @@
 #include <poll.h>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace launcher {
@@ -35,9 +36,11 @@ class Supervisor {
  private:
   struct Replica {
     ReplicaRecord record;
-    pid_t pid = 0;            // of the process that was started, while it lives
-    pid_t group = 0;          // its process group, while a process of it may live
-    bool is_to_start = true;  // for the first time or again
+    pid_t pid = 0;                 // of the process that was started, while it lives
+    pid_t group = 0;               // its process group, while a process of it may live
+    bool is_to_start = true;       // for the first time or again
+    Clock::time_point start_at{};  // not before
+    int retries = 0;               // of the start that is to come
   };
 
   /// One of the two streams of a run. It may outlive the run: whoever has inherited it may still write.
@@ -51,6 +54,7 @@ class Supervisor {
 
   void start_replicas();
   void start_replica(std::size_t i);
+  void could_not_start(std::size_t i, const std::system_error& error);
   void wait_for_events();
   int poll_timeout() const;  // milliseconds; -1: none
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Four replicas with gradients for 10,000 rows of 64 out of 1,000,000: merge and update, against merges by
 // map and a sweep over the dense table.
+#include "support/floors.hpp"
 #include "support/program.hpp"
 #include "support/sync_step.hpp"
 
@@ -187,12 +188,11 @@ class DenseSweep {
 
 /// What any merge has to move, with nothing to find out: the order of the rows is known beforehand. Two
 /// threads copy the gradients to where the step keeps them, for their owners go on with other ones, and then
-/// update row by row.
+/// update row by row. Memory is of the same kind as in a step, and what is written is fetched as far ahead.
 class RowFloor {
  public:
-  explicit RowFloor(const Batches& batches)
-      : batches_(batches), values_(k_table * k_width), packed_(k_replicas * k_rows * k_width) {
-    for (Index i = 0; i < values_.size(); ++i) values_(i) = initial(i);
+  explicit RowFloor(const Batches& batches) : batches_(batches), values_(k_table * k_width) {
+    for (Index i = 0; i < k_table * k_width; ++i) values_.data()[i] = initial(i);
     for (int step = 0; step < k_batches; ++step) {
       std::map<Index, std::vector<Index>> sources;
       for (int replica = 0; replica < k_replicas; ++replica)
@@ -203,9 +203,9 @@ class RowFloor {
       order.place.resize(k_replicas * k_rows);
       Index used = 0;
       for (const auto& [row, contributions] : sources) {
-        order.rows.push_back({row, used, static_cast<Index>(contributions.size())});
+        order.rows.push_back({row * k_width, used * k_width, static_cast<Index>(contributions.size())});
         for (const Index contribution : contributions)
-          order.place[static_cast<std::size_t>(contribution)] = used++;
+          order.place[static_cast<std::size_t>(contribution)] = k_width * used++;
       }
     }
     (*this)(1, 0);
@@ -227,30 +227,38 @@ class RowFloor {
 
  private:
   struct MergedRow {
-    Index row, first, count;  // contributions first to first + count - 1
+    Index begin, first, count;  // first element in the table and of its contributions, and how many there are
   };
   struct Order {
-    std::vector<Index> place;  // of each row of each replica
+    std::vector<Index> place;  // of the first element of each row of each replica
     std::vector<MergedRow> rows;
   };
   using Row = Eigen::Map<Eigen::Array<float, k_width, 1>>;
   using ConstRow = Eigen::Map<const Eigen::Array<float, k_width, 1>>;
+  static constexpr std::size_t k_ahead = 16;
 
+  static void fetch(const float* row) {
+    for (Index i = 0; i < k_width; i += 16) __builtin_prefetch(row + i, 1);
+  }
   void copy(int step, int thread) {
-    const Order& order = orders_[static_cast<std::size_t>(step) % k_batches];
-    for (int replica = 2 * thread; replica < 2 * thread + 2; ++replica) {
-      const float* rows = batches_[step][static_cast<std::size_t>(replica)].rows.data();
-      for (Index k = 0; k < k_rows; ++k)
-        Row(packed_.data() + order.place[static_cast<std::size_t>(replica * k_rows + k)] * k_width) =
-            ConstRow(rows + k * k_width);
+    const auto& place = orders_[static_cast<std::size_t>(step) % k_batches].place;
+    for (std::size_t replica = 2 * static_cast<std::size_t>(thread), end = replica + 2; replica < end;
+         ++replica) {
+      const float* rows = batches_[step][replica].rows.data();
+      for (std::size_t k = 0; k < k_rows; ++k) {
+        const std::size_t at = replica * k_rows + k;
+        if (k + k_ahead < k_rows) fetch(packed_.data() + place[at + k_ahead]);
+        Row(packed_.data() + place[at]) = ConstRow(rows + static_cast<Index>(k) * k_width);
+      }
     }
   }
   void update(int step, int thread) {
     const auto& rows = orders_[static_cast<std::size_t>(step) % k_batches].rows;
     const std::size_t half = rows.size() / 2, end = thread == 0 ? half : rows.size();
     for (std::size_t k = thread == 0 ? 0 : half; k < end; ++k) {
-      const float* sources = packed_.data() + rows[k].first * k_width;
-      Row values(values_.data() + rows[k].row * k_width);
+      if (k + k_ahead < end) fetch(values_.data() + rows[k + k_ahead].begin);
+      const float* sources = packed_.data() + rows[k].first;
+      Row values(values_.data() + rows[k].begin);
       if (rows[k].count == 1) {
         values -= (k_rate / k_replicas) * ConstRow(sources);
       } else {
@@ -262,7 +270,8 @@ class RowFloor {
   }
 
   const Batches& batches_;
-  Eigen::ArrayXf values_, packed_;
+  Floats values_;
+  Floats packed_{k_table * k_width / 4};  // as many pages as a step has: more than the rows need
   std::vector<Order> orders_;
 };
 

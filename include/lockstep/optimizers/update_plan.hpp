@@ -48,9 +48,11 @@ double relative_total(const UpdaterState& state, const UpdatePlan& plan,
   return sum;
 }
 
+/// Inlined, so that small steps do not pay for a window that their trainer cannot have.
 template <class G>
-UpdatePlan make_plan(const UpdaterState& state, std::span<const Contribution<G>* const> contributions,
-                     const PlanRequest& request) {
+LOCKSTEP_ALWAYS_INLINE UpdatePlan make_plan(const UpdaterState& state,
+                                            std::span<const Contribution<G>* const> contributions,
+                                            const PlanRequest& request) {
   const AggregationOptions* const window = request.window;
   UpdatePlan plan;
   plan.grad_steps = request.grad_steps;

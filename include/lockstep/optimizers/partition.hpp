@@ -17,9 +17,10 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <bool by_elements>
 class Partition {
  public:
-  /// Elements of a tile, 16 KiB of floats and more: large enough that a claim costs nothing, small enough to
-  /// balance. They grow with the layout, because claims beyond some thousands only cost.
-  static constexpr Index k_smallest_tile = 4096, k_largest_tile = 65536;
+  /// Elements of a tile, 16 KiB of floats: large enough that a claim costs nothing, small enough to balance.
+  static constexpr Index k_smallest_tile = 4096;
+  /// Tiles grow with the layout up to this, because claims beyond some thousands only cost.
+  static constexpr Index k_largest_tile = 65536;
 
   /// Of this layout, which must outlive it and stay as it is.
   explicit Partition(const Layout& layout) : layout_(&layout), tile_(k_smallest_tile) {

@@ -6,7 +6,9 @@
 #include <lockstep/checkpoint/snapshot.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/contributors.hpp>
 #include <lockstep/optimizers/aggregation.hpp>
+#include <lockstep/protocol/window.hpp>
 #include <lockstep/reduction.hpp>
 
 #include <cstdint>

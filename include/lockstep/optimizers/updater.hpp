@@ -18,6 +18,7 @@
 #include <lockstep/optimizers/rule_groups.hpp>
 #include <lockstep/optimizers/update_plan.hpp>
 #include <lockstep/optimizers/whole.hpp>
+#include <lockstep/reduction.hpp>
 
 #include <array>
 #include <cmath>

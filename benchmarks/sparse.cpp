@@ -237,8 +237,9 @@ class RowFloor {
   using ConstRow = Eigen::Map<const Eigen::Array<float, k_width, 1>>;
   static constexpr std::size_t k_ahead = 16;
 
-  static void fetch(const float* row) {
-    for (Index i = 0; i < k_width; i += 16) __builtin_prefetch(row + i, 1);
+  /// Inlined, because g++ takes a function that only fetches for one without effect, and drops its calls.
+  LOCKSTEP_ALWAYS_INLINE static void fetch(const float* row) {
+    for (Index i = 0; i < k_width; i += 16) detail::fetch_for_writing(row + i);
   }
   void copy(int step, int thread) {
     const auto& place = orders_[static_cast<std::size_t>(step) % k_batches].place;

@@ -345,42 +345,33 @@ TEST_CASE("bad input: a number that is no enumerator is refused by whoever takes
   const auto refused = [](const char* option, const char* range, auto&& make) {
     refuses<InvalidArgument>(make, {option, range, "got 7"});
   };
-  const auto sync = [&](auto member) {
+  // Makes something with one option that is none.
+  const auto with = [&]<class Options, class Option>(Option Options::*member, const auto& make) {
     return [&, member] {
-      SyncOptions options;
+      Options options;
       cast(options.*member);
-      SyncReplicas trainer{Sgd{}, f.variables, options};
+      make(options);
     };
   };
-  refused("reduction", "0 to 1", sync(&SyncOptions::reduction));
-  refused("departure", "0 to 4", sync(&SyncOptions::departure));
-  refused("absent", "0 to 1", sync(&SyncOptions::absent));
-  refused("non_finite", "0 to 2", sync(&SyncOptions::non_finite));
-  refused("driver", "0 to 1", sync(&SyncOptions::driver));
-  refused("reading", "0 to 2", sync(&SyncOptions::reading));
+  const auto sync = [&](const SyncOptions& options) { SyncReplicas trainer{Sgd{}, f.variables, options}; };
+  refused("reduction", "0 to 1", with(&SyncOptions::reduction, sync));
+  refused("departure", "0 to 4", with(&SyncOptions::departure, sync));
+  refused("absent", "0 to 1", with(&SyncOptions::absent, sync));
+  refused("non_finite", "0 to 2", with(&SyncOptions::non_finite, sync));
+  refused("driver", "0 to 1", with(&SyncOptions::driver, sync));
+  refused("reading", "0 to 2", with(&SyncOptions::reading, sync));
 
-  const auto by_variable = [&](auto member) {
-    return [&, member] {
-      VariableOptions options;
-      cast(options.*member);
-      VariableReplicas trainer{Sgd{}, f.variables, options};
-    };
+  const auto by_variable = [&](const VariableOptions& options) {
+    VariableReplicas trainer{Sgd{}, f.variables, options};
   };
-  refused("reduction", "0 to 1", by_variable(&VariableOptions::reduction));
-  refused("departure", "0 to 4", by_variable(&VariableOptions::departure));
-  refused("driver", "0 to 1", by_variable(&VariableOptions::driver));
+  refused("reduction", "0 to 1", with(&VariableOptions::reduction, by_variable));
+  refused("departure", "0 to 4", with(&VariableOptions::departure, by_variable));
+  refused("driver", "0 to 1", with(&VariableOptions::driver, by_variable));
   refused("kind", "0 to 2", [&] {
     VariableReplicas trainer{
         Sgd{}, f.variables, {.kind = [](const VariableInfo&) { return static_cast<GradientKind>(7); }}};
   });
 
-  const auto window = [&](auto member, auto&& make) {
-    return [&, member] {
-      AggregationOptions options;
-      cast(options.*member);
-      make(options);
-    };
-  };
   const auto below = [&](const AggregationOptions& options) {
     Local trainer{GradientAggregation{Sgd{}, options}, f.variables};
   };
@@ -388,12 +379,12 @@ TEST_CASE("bad input: a number that is no enumerator is refused by whoever takes
     GradientAggregation trainer{SyncReplicas{Sgd{}, f.variables, SyncOptions{}}, options};
     (void)trainer.join();
   };
-  refused("reduction", "0 to 1", window(&AggregationOptions::reduction, below));
-  refused("reduction", "0 to 1", window(&AggregationOptions::reduction, above));
-  refused("variant", "0 to 5", window(&AggregationOptions::variant, below));
-  refused("variant", "0 to 5", window(&AggregationOptions::variant, above));
-  refused("non_finite", "0 to 2", window(&AggregationOptions::non_finite, below));
-  refused("non_finite", "0 to 2", window(&AggregationOptions::non_finite, above));
+  refused("reduction", "0 to 1", with(&AggregationOptions::reduction, below));
+  refused("reduction", "0 to 1", with(&AggregationOptions::reduction, above));
+  refused("variant", "0 to 5", with(&AggregationOptions::variant, below));
+  refused("variant", "0 to 5", with(&AggregationOptions::variant, above));
+  refused("non_finite", "0 to 2", with(&AggregationOptions::non_finite, below));
+  refused("non_finite", "0 to 2", with(&AggregationOptions::non_finite, above));
 
   refused("non_finite", "0 to 2", [&] {
     Local trainer{Sgd{}, f.variables, {.non_finite = static_cast<NonFinite>(7)}};

@@ -3,7 +3,6 @@
 // and what it costs that a process may be killed at any instruction.
 #include "support/child.hpp"
 #include "support/floors.hpp"
-#include "support/large_page_folder.hpp"
 #include "support/program.hpp"
 #include "support/shared_replica.hpp"
 #include "support/two_processes.hpp"
@@ -11,7 +10,6 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
-#include <sys/prctl.h>
 
 namespace {
 
@@ -23,47 +21,30 @@ const std::string& session() {
   return name;
 }
 
-const LargePageFolder& large_pages() {
-  static const LargePageFolder folder;
-  return folder;
-}
-
-/// One of the processes, in both folders.
-class Member {
- public:
-  explicit Member(int place)
-      : in_shm_(session(), place), on_large_pages_(session(), place, large_pages().path()) {}
-  double run(const Task& task) {
-    return (task.on_large_pages ? on_large_pages_ : in_shm_).run(task.rule, task.elements, task.steps);
-  }
-
- private:
-  SharedReplica in_shm_, on_large_pages_;
-};
-
 /// The other process: commands are tasks, answers are nanoseconds per step.
 void serve(int descriptor) {
   Lines lines(descriptor);
-  Member member(1);
+  SharedReplica mine(session(), 1);
   for (std::string command = lines.read(); !command.empty(); command = lines.read()) {
     std::istringstream words(command);
-    lines.write(std::to_string(1e9 * member.run(Task::from(words))));
+    const Task task = Task::from(words);
+    lines.write(std::to_string(1e9 * mine.run(task.rule, task.elements, task.steps)));
   }
 }
 
 /// Both processes; the slower one counts.
 class TwoProcesses {
  public:
-  TwoProcesses() : other_(serve), mine_(0) {}
+  TwoProcesses() : other_(serve), mine_(session(), 0) {}
   double run(const Task& task) {
     other_.tell(task.text());
-    const double here = mine_.run(task);
+    const double here = mine_.run(task.rule, task.elements, task.steps);
     return std::max(here, 1e-9 * std::stod(other_.answer()));
   }
 
  private:
   Child other_;
-  Member mine_;
+  SharedReplica mine_;
 };
 
 /// Threads over a segment: the same memory, locks and copies as between processes.
@@ -76,55 +57,26 @@ void compare_large(TwoProcesses& processes) {
   Floors floors(elements, 2);
   Interleaved rounds;
   floors.add_to(rounds);
-  const auto add = [&](const std::string& name, const std::string& rule, bool on_large_pages) {
-    rounds.add(name, [&processes, rule, on_large_pages] {
-      return processes.run({rule, elements, 4, on_large_pages});
-    });
-  };
-  const bool has_large_pages = !large_pages().path().empty();
-  add("sgd", "sgd", false);
-  add("adam", "adam", false);
-  if (has_large_pages) {
-    add("sgd on large pages", "sgd", true);
-    add("adam on large pages", "adam", true);
-  }
+  rounds.add("sgd", [&] { return processes.run({"sgd", elements, 4}); });
+  rounds.add("adam", [&] { return processes.run({"adam", elements, 4}); });
   rounds.run(15);
-  const auto report_rows = [&](const std::string& where, const std::string& suffix) {
-    report("processes/2x25e6/sgd/" + where,
-           floors.roofline(rounds, "sgd" + suffix, floor_bytes<Sgd>(elements, 2)), "of peak", rounds);
-    report("processes/2x25e6/adam/" + where,
-           floors.roofline(rounds, "adam" + suffix, floor_bytes<Adam>(elements, 2)), "of peak");
-  };
-  report_rows("roofline", "");
-  if (has_large_pages) report_rows("large_pages", " on large pages");
+  report("processes/2x25e6/sgd/roofline", floors.roofline(rounds, "sgd", floor_bytes<Sgd>(elements, 2)),
+         "of peak", rounds);
+  report("processes/2x25e6/adam/roofline", floors.roofline(rounds, "adam", floor_bytes<Adam>(elements, 2)),
+         "of peak");
 }
 
-/// Memory that is touched meanwhile is on small pages, as segments are.
-class OnSmallPages {
- public:
-  OnSmallPages() { ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }
-  OnSmallPages(const OnSmallPages&) = delete;
-  OnSmallPages& operator=(const OnSmallPages&) = delete;
-  ~OnSmallPages() { ::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0); }
-};
-
-/// Nobody can be killed alone in these, so what differs is what crash safety costs, and what pages do.
+/// Nobody can be killed alone in these, so what differs is what crash safety costs.
 template <class R>
-void compare_safety(const std::string& rule) {
-  constexpr Index elements = 10'000'000;
+void compare_safety(const std::string& rule, Index elements, const std::string& name) {
   SyncStep<R> plain(elements, 2);
-  plain(4);  // touches all of its memory
-  const OnSmallPages from_now_on;
-  SyncStep<R> small_pages(elements, 2);
   SyncStep<R, SharedMemory> safe(elements, 2, 1, for_threads(rule));
+  const auto batch = static_cast<int>(50'000'000 / elements);
   Interleaved rounds;
-  rounds.add("InProcess", steps_of(plain, 5));
-  rounds.add("InProcess on small pages", steps_of(small_pages, 5));
-  rounds.add("SharedMemory", steps_of(safe, 5));
+  rounds.add("InProcess", steps_of(plain, batch));
+  rounds.add("SharedMemory", steps_of(safe, batch));
   rounds.run(31);
-  report("processes/undo/" + rule, rounds.ratio("SharedMemory", "InProcess on small pages"), "x the time",
-         rounds);
-  report("processes/crash_safety/" + rule, rounds.ratio("SharedMemory", "InProcess"), "x the time");
+  report(name + rule, rounds.ratio("SharedMemory", "InProcess"), "x the time", rounds);
 }
 
 void compare_round_trip(TwoProcesses& processes) {
@@ -139,13 +91,17 @@ void compare_round_trip(TwoProcesses& processes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  session();  // both processes must know these
-  large_pages();
+  session();  // both processes must know it
   TwoProcesses processes;
   const auto compare = [&] {
     compare_round_trip(processes);
-    compare_safety<Sgd>("sgd");
-    compare_safety<Adam>("adam");
+    for (const Index elements : {1'000'000, 3'000'000}) {
+      const std::string name = "processes/undo_of_" + std::to_string(elements) + '/';
+      compare_safety<Sgd>("sgd", elements, name);
+      compare_safety<Adam>("adam", elements, name);
+    }
+    compare_safety<Sgd>("sgd", 10'000'000, "processes/undo/");
+    compare_safety<Adam>("adam", 10'000'000, "processes/undo/");
     compare_large(processes);
   };
   return run_program(argc, argv, compare, [&] {

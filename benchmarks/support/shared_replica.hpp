@@ -15,9 +15,8 @@ namespace lockstep::bench {
 /// Both processes get the same commands at the same time. Keeps the arrays of the last size of each rule.
 class SharedReplica {
  public:
-  /// @param session the same for both, and of nobody else. @param place 0 or 1. @param folder in memory.
-  SharedReplica(std::string session, int place, std::string folder = "/dev/shm")
-      : session_(std::move(session)), folder_(std::move(folder)), place_(place) {}
+  /// @param session the same for both, and of nobody else. @param place 0 or 1.
+  SharedReplica(std::string session, int place) : session_(std::move(session)), place_(place) {}
 
   /// Seconds per step on this process. @param rule "sgd" or "adam".
   double run(const std::string& rule, Index elements, int steps) {
@@ -35,15 +34,14 @@ class SharedReplica {
     if (kept.elements != elements) {
       kept.step.reset();
       const SharedMemory net{.name = session_ + '-' + rule + '-' + std::to_string(elements),
-                             .replica = place_,
-                             .directory = folder_};
+                             .replica = place_};
       kept.step = std::make_unique<SyncStep<R, SharedMemory>>(elements, 2, 1, net, 1);
       kept.elements = elements;
     }
     return (*kept.step)(steps);
   }
 
-  std::string session_, folder_;
+  std::string session_;
   int place_;
   Kept<Sgd> sgd_;
   Kept<Adam> adam_;

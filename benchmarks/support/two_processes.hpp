@@ -22,17 +22,13 @@ struct Task {
   std::string rule;
   Index elements = 0;
   int steps = 0;
-  bool on_large_pages = false;  // if there is a choice
 
   static Task from(std::istream& words) {
     Task task;
-    words >> task.rule >> task.elements >> task.steps >> task.on_large_pages;
+    words >> task.rule >> task.elements >> task.steps;
     return task;
   }
-  std::string text() const {
-    return rule + ' ' + std::to_string(elements) + ' ' + std::to_string(steps) + ' ' +
-           (on_large_pages ? '1' : '0');
-  }
+  std::string text() const { return rule + ' ' + std::to_string(elements) + ' ' + std::to_string(steps); }
 };
 
 /// Registers `who`/step/two_processes for each rule and for 100 to 1e8 elements.

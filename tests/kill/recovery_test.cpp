@@ -56,8 +56,8 @@ void steps(auto& replica, const auto& w, int rounds) {
 
 TEST_CASE("BR-105: whoever comes after a creator that was killed takes over", "[kill][BR-105]") {
   const Watchdog watchdog(300s);
-  for (const char* point :
-       {"create: named", "create: reserved", "create: half filled", "create: filled", "attach: settled"}) {
+  for (const char* point : {"create: named", "create: reserved", "create: mapped", "create: half filled",
+                            "create: filled", "attach: settled"}) {
     INFO("the creator is killed at '" << point << "'");
     // What the second one takes.
     const auto start_again = [&] {

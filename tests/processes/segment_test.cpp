@@ -2,6 +2,8 @@
 // The file of a session: space, permissions, strangers, damage.
 #include "processes/scenario.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
@@ -48,6 +50,22 @@ std::string read(const std::string& path) {
   return std::move(bytes).str();
 }
 
+/// Of the mappings of files in a folder, in this process.
+std::size_t bytes_on_large_pages(const std::string& folder) {
+  std::ifstream file("/proc/self/smaps");
+  std::size_t bytes = 0;
+  bool is_there = false;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string key;
+    std::size_t kilobytes = 0;
+    words >> key;
+    if (key.find('-') != std::string::npos) is_there = line.find(folder) != std::string::npos;
+    if (is_there && key == "ShmemPmdMapped:" && words >> kilobytes) bytes += kilobytes * 1024;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 TEST_CASE("a segment has mode 0600 and is gone when the last one leaves", "[processes][segment]") {
@@ -61,6 +79,39 @@ TEST_CASE("a segment has mode 0600 and is gone when the last one leaves", "[proc
     CHECK(status.st_blocks * 512 >= status.st_size);
   }
   CHECK(folder.files().empty());
+}
+
+TEST_CASE("a large segment is on large pages, in whoever attaches it", "[processes][segment]") {
+  const Watchdog watchdog;
+  constexpr std::size_t large = detail::k_large_page;
+  const SessionFolder folder;
+  // What the system can do with a file of the same folder.
+  {
+    detail::SharedFile file(folder.path(), O_TMPFILE, 0600);
+    REQUIRE(file);
+    REQUIRE(::posix_fallocate(file.number(), 0, 2 * large) == 0);
+    std::byte* const mapped = file.map(2 * large, folder.path());
+    CHECK(reinterpret_cast<std::uintptr_t>(mapped) % large == 0);
+    detail::move_to_large_pages(mapped, 2 * large, Clock::now() + 30s);
+    if (bytes_on_large_pages(folder.path()) == 0) SKIP("the system gives /dev/shm no large pages");
+  }
+  using Numbers = SharedMemory::Session<int>;
+  const SharedMemory net{.name = "test", .directory = folder.path()};
+  const SessionSpec spec{.bytes = 5 * large};
+  Numbers session(net, 0, spec);
+  std::fill(session.memory().begin(), session.memory().end(), std::byte{7});
+  const Shared<std::atomic<std::size_t>> found_by_other;
+  Process other([&] {
+    Numbers again(net, 0, spec);
+    const auto memory = again.memory();
+    const bool is_right =
+        std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{7}; });
+    *found_by_other = is_right ? bytes_on_large_pages(folder.path()) : 0;
+    return 0;
+  });
+  REQUIRE(other.wait() == 0);
+  CHECK(bytes_on_large_pages(folder.path()) >= 4 * large);
+  CHECK(*found_by_other >= 4 * large);
 }
 
 TEST_CASE("names that are no file names are refused", "[processes][segment]") {

@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/transport/large_pages.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,10 +13,6 @@
 #include <memory>
 #include <new>
 #include <span>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -31,22 +28,22 @@ class ZeroedMemory {
  public:
   /// @throws SystemError if there is no memory.
   explicit ZeroedMemory(std::size_t bytes) : bytes_(bytes) {
-    const std::size_t boundary = bytes < k_large_block ? k_alignment : k_large_page;
-    raw_.reset(std::calloc(bytes + boundary, 1));
+    const bool is_large = bytes >= k_large_block;
+    raw_.reset(std::calloc(bytes + (is_large ? detail::k_large_page : k_alignment), 1));
     if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
     start_ = static_cast<std::byte*>(raw_.get());
-    start_ += (boundary - reinterpret_cast<std::uintptr_t>(start_) % boundary) % boundary;
-#if defined(MADV_HUGEPAGE)
-    // A wish: without large pages everything works as it did.
-    if (boundary == k_large_page) ::madvise(start_, bytes / k_large_page * k_large_page, MADV_HUGEPAGE);
-#endif
+    if (is_large) {
+      start_ += detail::to_large_page(start_);
+      detail::ask_for_large_pages(start_, bytes);
+    } else {
+      start_ += (k_alignment - reinterpret_cast<std::uintptr_t>(start_) % k_alignment) % k_alignment;
+    }
   }
   /// All of it.
   std::span<std::byte> bytes() { return {start_, bytes_}; }
 
  private:
-  static constexpr std::size_t k_large_page = std::size_t{2} << 20;
-  static constexpr std::size_t k_large_block = 32 * k_large_page;
+  static constexpr std::size_t k_large_block = 32 * detail::k_large_page;
 
   struct Free {
     void operator()(void* pointer) const { std::free(pointer); }

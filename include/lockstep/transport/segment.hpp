@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/transport/fault_point.hpp>
+#include <lockstep/transport/large_pages.hpp>
 #include <lockstep/transport/memory.hpp>
 #include <lockstep/transport/robust_mutex.hpp>
 #include <lockstep/transport/shared_file.hpp>
@@ -285,6 +286,9 @@ class Segment {
     reserve(plan.bytes, deadline);
     fault_point("create: reserved");
     base_ = file_.map(plan.bytes, path_);
+    // Others wait at the gate meanwhile: half of the time is theirs.
+    move_to_large_pages(base_, plan.bytes, deadline.end() - deadline.timeout() / 2);
+    fault_point("create: mapped");
     SegmentHeader& mine = header();
     mine.format = SegmentHeader::k_format;
     mine.bytes = plan.bytes;

@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
+#include <lockstep/transport/large_pages.hpp>
 
 #include <cerrno>
 #include <cstddef>
@@ -100,9 +101,10 @@ class SharedFile {
   explicit operator bool() const { return entry_ && entry_->file >= 0; }
   int number() const { return entry_ ? entry_->file : -1; }
 
-  /// @throws SystemError
+  /// Where large pages of the file can be used as such. @throws SystemError
   std::byte* map(std::size_t bytes, const std::string& path) {
-    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, number(), 0);
+    void* const address =
+        ::mmap(room_for_large_pages(bytes), bytes, PROT_READ | PROT_WRITE, MAP_SHARED, number(), 0);
     if (address == MAP_FAILED) throw SystemError(text(path, ": cannot map ", bytes, " bytes: ", reason()));
     entry_->bytes = bytes;
     entry_->mapping = address;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Copies of each line of some arrays while a loop changes it, for those who go on if its process is killed.
+/// Copies of the lines of some arrays while a loop changes them, for those who go on if its process is
+/// killed.
 #pragma once
 
 #include <lockstep/config.hpp>
@@ -19,37 +20,44 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace detail {
 
 /// How far an item has come, as one word that a killed process leaves behind: elements before a position are
-/// done, those after its line are untouched, and of the line itself there may be a copy.
+/// done, those after its lines are untouched, and of those lines themselves there may be a copy.
 class Progress {
  public:
   explicit Progress(std::uint64_t word) : word_(word) {}
   /// Nothing is being changed.
-  static Progress at(Index position) { return Progress(static_cast<std::uint64_t>(position) << 3); }
-  /// The line that begins there is, and its copy is the first or the second one.
-  static Progress line(Index position, bool second) {
-    return Progress(static_cast<std::uint64_t>(position) << 3 | (second ? 2U : 0U) | 1U);
+  static Progress at(Index position) { return Progress(static_cast<std::uint64_t>(position) << k_flags); }
+  /// `lines` lines that begin there are, at most `k_kept_lines`, and their copy is the first or the second
+  /// one.
+  static Progress lines_from(Index position, Index lines, bool second) {
+    return Progress(static_cast<std::uint64_t>(position) << k_flags |
+                    static_cast<std::uint64_t>(lines - 1) << 3 | (second ? 2U : 0U) | 1U);
   }
   /// Anything is, and there is a copy of all.
   static Progress whole() { return Progress(4U | 1U); }
 
-  Index position() const { return static_cast<Index>(word_ >> 3); }
+  Index position() const { return static_cast<Index>(word_ >> k_flags); }
   bool has_copy() const { return (word_ & 1U) != 0; }
   bool is_whole() const { return (word_ & 4U) != 0; }
   bool in_second() const { return (word_ & 2U) != 0; }
+  Index lines() const { return static_cast<Index>(word_ >> 3 & (k_kept_lines - 1)) + 1; }
   std::uint64_t word() const { return word_; }
 
  private:
+  static constexpr int k_flags = 5;
+  static_assert(k_kept_lines == 4);  // two of them
+
   std::uint64_t word_;
 };
 
-/// Copies each line of the arrays that an update changes, in ascending order, before it is changed. There are
-/// two copies in turn, because a line is finished only when the next one is marked.
+/// Copies the lines of the arrays that an update changes, a few at a time in ascending order, before they are
+/// changed. There are two copies in turn, because lines are finished only when the next ones are marked.
 template <class T>
 class LineKeeper {
  public:
   static constexpr bool k_keeps = true;
 
-  /// Of elements [begin, end) of the layout. @param copies two lines of each array.
+  /// Of elements [begin, end) of the layout. @param copies two times `k_kept` elements of each
+  /// array.
   LineKeeper(std::atomic<std::uint64_t>& progress, T* copies, Index begin, Index end)
       : progress_(&progress), copies_(copies), start_(-begin), end_(end) {}
 
@@ -58,33 +66,39 @@ class LineKeeper {
   template <class Functor>
   auto over(const Functor& functor, Index start) const;
 
-  /// Calls `f(from, to)` for each line of a run [begin, end) that no functor goes over, counted from element
-  /// `origin` of the layout, when there is a copy of it.
+  /// Calls `f(from, to)` for the lines of a run [begin, end) that no functor goes over, counted from element
+  /// `origin` of the layout, when there is a copy of them.
   template <std::size_t count, class F>
   void for_lines(Index begin, Index end, Index origin, std::array<T*, count> arrays, F&& f) const {
     const LineKeeper run = starting_at(origin + begin);
     for (T*& array : arrays) array += origin + begin;
-    for (Index i = 0; i < end - begin; i += k_line<T>) {
-      run.keep_rest(i, arrays);
-      f(begin + i, std::min(begin + i + k_line<T>, end));
+    for (Index i = 0; i < end - begin; i += k_kept<T>) {
+      const Index size = std::min(k_kept<T>, end - begin - i);
+      run.keep_rest(i, size, arrays);
+      f(begin + i, begin + i + size);
     }
   }
-  /// The whole line from element `i` of the run, a multiple of a line; arrays begin where the run does.
+  /// The `k_kept` elements from element `i` of the run, a multiple of that; arrays begin where the run does.
   template <class Packet, std::size_t count>
-  LOCKSTEP_ALWAYS_INLINE void keep_line(Index i, const std::array<T*, count>& arrays) const {
+  LOCKSTEP_ALWAYS_INLINE void keep_whole(Index i, const std::array<T*, count>& arrays) const {
     T* to = copy(i, count);
-    for (std::size_t k = 0; k < count; ++k)
-      store_packets<Packet, k_line<T>>(to + static_cast<Index>(k) * k_line<T>, Copy<T>{arrays[k] + i}, 0);
-    mark(i);
+    for (const T* array : arrays) {
+      store_packets<Packet, k_kept<T>>(to, Copy<T>{array + i}, 0);
+      to += k_kept<T>;
+    }
+    mark(i, k_kept_lines);
   }
-  /// The line from element `i`, as far as it is in the range: more than a run has left is put back as it was.
+  /// The last `size` elements of the run, from element `i` on, in whole lines as far as the item has them:
+  /// what the run does not change is put back as it was.
   template <std::size_t count>
-  void keep_rest(Index i, const std::array<T*, count>& arrays) const {
+  void keep_rest(Index i, Index size, const std::array<T*, count>& arrays) const {
     T* to = copy(i, count);
-    const Index size = std::min(k_line<T>, end_ - i);
-    for (std::size_t k = 0; k < count; ++k)
-      stream(to + static_cast<Index>(k) * k_line<T>, Copy<T>{arrays[k] + i}, size);
-    mark(i);
+    const Index lines = (size + k_line<T> - 1) / k_line<T>;
+    for (const T* array : arrays) {
+      stream(to, Copy<T>{array + i}, std::min(lines * k_line<T>, end_ - i));
+      to += k_kept<T>;
+    }
+    mark(i, lines);
   }
 
  private:
@@ -95,17 +109,17 @@ class LineKeeper {
     store_in_order(*progress_, Progress::at(run.start_).word());
     return run;
   }
-  /// Lines of a run use the two copies in turn.
-  static bool in_second(Index i) { return i / k_line<T> % 2 != 0; }
+  /// The two copies are used in turn.
+  static bool in_second(Index i) { return i / k_kept<T> % 2 != 0; }
   LOCKSTEP_ALWAYS_INLINE T* copy(Index i, std::size_t count) const {
-    return copies_ + (in_second(i) ? static_cast<Index>(count) * k_line<T> : 0);
+    return copies_ + (in_second(i) ? static_cast<Index>(count) * k_kept<T> : 0);
   }
-  LOCKSTEP_ALWAYS_INLINE void mark(Index i) const {
+  LOCKSTEP_ALWAYS_INLINE void mark(Index i, Index lines) const {
     const Index position = start_ + i;
     // Tests that kill a process at each step leave most lines out.
-    [[maybe_unused]] const bool is_told = position / k_line<T> % 64 < 4;
+    [[maybe_unused]] const bool is_told = position / k_kept<T> % 16 < 4;
     fault_point(is_told ? "undo: copied" : "later line: copied");
-    store_in_order(*progress_, Progress::line(position, in_second(i)).word());
+    store_in_order(*progress_, Progress::lines_from(position, lines, in_second(i)).word());
     fault_point(is_told ? "undo: marked" : "later line: marked");
   }
 
@@ -120,13 +134,13 @@ class KeptFunctor : public Functor {
  public:
   KeptFunctor(const Functor& functor, const LineKeeper<T>& keeper) : Functor(functor), keeper_(keeper) {}
 
-  /// Before elements [i, i + a line) are changed.
+  /// Before elements [i, i + k_kept) are changed.
   template <class Packet>
-  LOCKSTEP_ALWAYS_INLINE void keep_line(Index i) const {
-    keeper_.template keep_line<Packet>(i, this->changed());
+  LOCKSTEP_ALWAYS_INLINE void keep_whole(Index i) const {
+    keeper_.template keep_whole<Packet>(i, this->changed());
   }
-  /// Before the last elements from `i` on are changed.
-  void keep_rest(Index i) const { keeper_.keep_rest(i, this->changed()); }
+  /// Before the last `size` elements, from `i` on, are changed.
+  void keep_rest(Index i, Index size) const { keeper_.keep_rest(i, size, this->changed()); }
 
  private:
   LineKeeper<T> keeper_;

@@ -146,6 +146,10 @@ inline constexpr Index k_cached = 65'536 / sizeof(T);
 /// Elements of a cache line.
 template <class T>
 inline constexpr Index k_line = k_alignment / sizeof(T);
+/// Lines and elements that are copied at a time where a loop may be stopped half-way (keep_lines.hpp).
+inline constexpr Index k_kept_lines = 4;
+template <class T>
+inline constexpr Index k_kept = k_kept_lines* k_line<T>;
 
 /// Elements [i, i + size) of a target, without a loop.
 template <class Packet, Index size, class T, class Functor>
@@ -156,40 +160,37 @@ LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Ind
     Eigen::internal::pstoreu(target + i + packet, functor.template packetOp<Packet>(i + packet));
 }
 
-/// Elements [i, i + line) of a target. A functor whose lines are kept (keep_lines.hpp) copies what they were.
-template <class Packet, Index line, class T, class Functor>
-LOCKSTEP_ALWAYS_INLINE void store_line(T* target, const Functor& functor, Index i) {
-  if constexpr (requires { functor.keep_rest(i); }) {
-    static_assert(line == k_line<T>);
-    functor.template keep_line<Packet>(i);
-  }
-  store_packets<Packet, line>(target, functor, i);
-}
-
 /// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by
 /// themselves at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own
 /// loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time. A functor with
 /// `fetch(i)` has several arrays, and fetches what is needed some lines later, two lines of each array at a
-/// time. Not for short runs, unless the functor says that they are part of something larger.
+/// time. Not for short runs, unless the functor says that they are part of something larger. A functor whose
+/// lines are kept (keep_lines.hpp) copies what they were before they are stored.
 template <class T, class Functor>
 void stream(T* target, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr Index line = std::max(lanes, k_line<T>);
   const Functor functor = from;
-  const Index lines = size - size % line;
   Index i = 0;
-  if constexpr (requires { functor.fetch(0); })
+  if constexpr (requires { functor.keep_rest(0, 0); }) {
+    static_assert(line == k_line<T>);
+    for (; i + k_kept<T> <= size; i += k_kept<T>) {
+      if constexpr (requires { functor.fetch(0); })
+        for (Index k = 0; k < k_kept<T>; k += line) functor.fetch(i + k);
+      functor.template keep_whole<Packet>(i);
+      store_packets<Packet, k_kept<T>>(target, functor, i);
+    }
+    if (i < size) functor.keep_rest(i, size - i);
+  } else if constexpr (requires { functor.fetch(0); }) {
     if (size > k_cached<T> || functor.is_far())
-      for (; i + 2 * line <= lines; i += 2 * line) {
+      for (; i + 2 * line <= size; i += 2 * line) {
         functor.fetch(i);
         functor.fetch(i + line);
-        store_line<Packet, line>(target, functor, i);
-        store_line<Packet, line>(target, functor, i + line);
+        store_packets<Packet, 2 * line>(target, functor, i);
       }
-  for (; i < lines; i += line) store_line<Packet, line>(target, functor, i);
-  if constexpr (requires { functor.keep_rest(i); })
-    if (i < size) functor.keep_rest(i);
+  }
+  for (; i + line <= size; i += line) store_packets<Packet, line>(target, functor, i);
   for (; i + lanes <= size; i += lanes)
     Eigen::internal::pstoreu(target + i, functor.template packetOp<Packet>(i));
   for (; i < size; ++i) target[i] = functor(i);
@@ -264,7 +265,7 @@ void with_mean(const Sources<T, G>& sources, Index start, Index size, F&& f) {
 }
 
 /// Writes the scaled sum of `sources` to elements [start, start + size) of `target`, which may be one of the
-/// sources. @param keeper copies each line before it is changed, where somebody may have to put it back.
+/// sources. @param keeper copies lines before they are changed, where somebody may have to put it back.
 template <class T, class G, class Keeper = detail::NothingKept>
 void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size,
                   const Keeper& keeper = {}) {

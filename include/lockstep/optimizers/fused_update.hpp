@@ -161,7 +161,7 @@ void assign_update(const R& rule, const step_of_t<R>& step, T* values,
 
 /// Applies `rule` to elements [start, start + size) of variable and slots with the mean of `sources`.
 /// One pass: each array is read once and written once; nothing is materialised.
-/// @param keeper copies each line before it is changed, where somebody may have to put it back.
+/// @param keeper copies lines before they are changed, where somebody may have to put it back.
 template <class T, class G, class R, class Keeper = detail::NothingKept>
 void update_elements(const R& rule, const step_of_t<R>& step, T* values,
                      const std::array<T*, slot_count_v<R>>& slots, const Sources<T, G>& sources, Index start,

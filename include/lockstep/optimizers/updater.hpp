@@ -150,7 +150,7 @@ class Updater {
   }
 
   /// Does the plan's work for elements [begin, end). Ranges of one round are disjoint; each is run once.
-  /// @param keeper copies each line before it is changed, where somebody may have to put it back. Not for
+  /// @param keeper copies lines before they are changed, where somebody may have to put it back. Not for
   /// rules that need whole variables.
   template <class Keeper = detail::NothingKept>
   void run(const UpdatePlan& plan, const Contributors<T, G>& sources, Index begin, Index end,

@@ -26,10 +26,13 @@ template <class T>
 class UndoArea {
  public:
   /// @param elements of the longest range that is copied as a whole. @param arrays that an update changes.
-  UndoArea(Carver& carver, Index elements, std::size_t arrays)
-      : item_(carver.array<std::atomic<std::uint64_t>>(1)),
-        progress_(carver.array<std::atomic<std::uint64_t>>(1)),
-        copies_(carver.array<T>(static_cast<std::size_t>(std::max(elements, 2 * k_line<T>)) * arrays)) {}
+  UndoArea(Carver& carver, Index elements, std::size_t arrays) {
+    carver.next_page();
+    item_ = carver.array<std::atomic<std::uint64_t>>(1);
+    progress_ = carver.array<std::atomic<std::uint64_t>>(1);
+    copies_ = carver.array<T>(static_cast<std::size_t>(std::max(elements, 2 * k_kept<T>)) * arrays);
+    carver.next_page();
+  }
 
   /// Before a claim: what was left from an earlier item is void.
   void forget() { store_in_order(*item_, 0); }
@@ -62,8 +65,9 @@ class UndoArea {
     const Index position = reached.position();
     if (begin + position >= end) return first;  // damaged: there is no such element
     if (!reached.has_copy()) return position;
-    const Index size = reached.is_whole() ? end - begin : std::min(k_line<T>, end - begin - position);
-    const Index stride = reached.is_whole() ? size : k_line<T>;
+    const Index left = end - begin - position;
+    const Index size = reached.is_whole() ? left : std::min(reached.lines() * k_line<T>, left);
+    const Index stride = reached.is_whole() ? left : k_kept<T>;
     const T* from = copies_ + (reached.in_second() ? stride * static_cast<Index>(arrays.size()) : 0);
     for (T* array : arrays) {
       std::copy_n(from, size, array + begin + position);
@@ -84,7 +88,8 @@ class UndoArea {
 };
 
 /// Does the plan's work for an item that was reached, the elements [begin, end) of the layout, of which those
-/// before `first` are done: line by line if the rule goes by elements, otherwise with a copy of all of it.
+/// before `first` are done: a few lines at a time if the rule goes by elements, otherwise with a copy of all
+/// of it.
 template <class Updater, class Plan, class Sources, class T>
 void run_undoably(Updater& updater, const Plan& plan, const Sources& sources, UndoArea<T>& undo, Index begin,
                   Index first, Index end) {

@@ -68,10 +68,15 @@ class Carver {
     used_ += (count * sizeof(T) + k_alignment - 1) / k_alignment * k_alignment;
     return reinterpret_cast<T*>(at);
   }
+  /// What comes next shares no page with what came before. Processors fetch the lines of a page ahead, also
+  /// those that another core is writing, which then has to get them back.
+  void next_page() { used_ += k_page; }
   /// Bytes laid out so far, with their padding.
   std::size_t used() const { return used_; }
 
  private:
+  static constexpr std::size_t k_page = 4096;
+
   std::uintptr_t base_;
   std::size_t used_ = 0;
 };

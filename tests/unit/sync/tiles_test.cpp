@@ -100,11 +100,11 @@ namespace {
 
 /// Two arrays, an undo area for them, and what its owner leaves behind.
 struct Scene {
-  static constexpr Index size = 100;
+  static constexpr Index size = 300;
   Scene() {
     for (std::size_t i = 0; i < w.size(); ++i) m[i] = 1000 + (w[i] = static_cast<float>(i));
   }
-  /// Changes elements of the item [0, 100), as a run of a loop does, and stops before element `end` is
+  /// Changes elements of the item [0, 300), as a run of a loop does, and stops before element `end` is
   /// changed.
   void change(Index begin, Index run_end, Index end) {
     undo.lines(0, size).for_lines(begin, run_end, 0, arrays, [&](Index from, Index to) {
@@ -127,8 +127,8 @@ struct Scene {
   }
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-  alignas(64) std::array<std::byte, 1024> memory{};
-  std::array<float, 100> w{}, m{};
+  alignas(64) std::array<std::byte, 12'000> memory{};
+  std::array<float, 300> w{}, m{};
   std::array<float*, 2> arrays{w.data(), m.data()};
   Carver carver{memory.data()};
   Undo undo{carver, size, 2};
@@ -136,40 +136,56 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("an undo area puts back the line that was being changed", "[sync][tiles]") {
+TEST_CASE("an undo area puts back the lines that were being changed", "[sync][tiles]") {
   Scene s;
   s.undo.forget();
   CHECK(s.restore(9, 1, 7) == 7);  // claimed, not begun
   s.undo.reach(9, 1, 5);
   CHECK(s.restore(9, 1, 0) == 5);  // begun, nothing changed
-  // Lines begin with elements 5, 21, 37 ...; the third one is changed in part.
-  s.change(5, 50, 40);
+  // Copies begin with elements 5, 69 and 133; what the third one has is changed in part.
+  s.change(5, 197, 150);
   CHECK(s.restore(9, 2, 3) == 3);  // of another item
   CHECK(s.restore(8, 1, 3) == 3);  // of another stage
-  CHECK(s.is_changed(5, 40));
+  CHECK(s.is_changed(5, 150));
   for (int times = 0; times < 2; ++times) {
-    CHECK(s.restore(9, 1, 0) == 37);
-    CHECK((s.is_changed(5, 37) && s.is_untouched(37, 100) && s.is_untouched(0, 5)));
+    CHECK(s.restore(9, 1, 0) == 133);
+    CHECK((s.is_changed(5, 133) && s.is_untouched(133, 300) && s.is_untouched(0, 5)));
   }
-  // Who goes on there does the rest of that run, then one that begins at element 90.
-  s.undo.reach(9, 1, 37);
-  CHECK(s.restore(9, 1, 0) == 37);
-  s.change(37, 50, 50);
-  s.change(90, 100, 91);
-  CHECK(s.restore(9, 1, 0) == 90);
-  CHECK((s.is_changed(5, 50) && s.is_untouched(50, 100)));
+  // Who goes on there does the rest of that run, then one that begins at element 290.
+  s.undo.reach(9, 1, 133);
+  CHECK(s.restore(9, 1, 0) == 133);
+  s.change(133, 197, 197);
+  s.change(290, 300, 291);
+  CHECK(s.restore(9, 1, 0) == 290);
+  CHECK((s.is_changed(5, 197) && s.is_untouched(197, 300)));
+}
+
+TEST_CASE("the last copy of a run has whole lines, as far as the item has them", "[sync][tiles]") {
+  Scene s;
+  s.undo.reach(9, 1, 0);
+  s.change(0, 70, 69);  // the second copy is of one line
+  for (const Index i : {79, 80}) s.w[s.at(i)] = -1;
+  CHECK(s.restore(9, 1, 0) == 64);
+  CHECK((s.is_changed(0, 64) && s.is_untouched(64, 80)));
+  CHECK(s.w[80] == -1);
+  s.w[80] = 80;
+  s.undo.reach(9, 1, 296);
+  s.change(296, 299, 298);
+  s.w[299] = -1;
+  CHECK(s.restore(9, 1, 0) == 296);
+  CHECK(s.is_untouched(64, 300));
 }
 
 TEST_CASE("an undo area puts back an item that was copied as a whole", "[sync][tiles]") {
   Scene s;
   s.undo.reach(4, 0, 0);
-  s.undo.save(s.arrays, 10, 90);
-  for (Index i = 10; i < 90; i += 3) s.w[s.at(i)] = s.m[s.at(i)] = -1;
-  CHECK(s.undo.restore(4, 0, 0, s.arrays, 10, 90) == 0);
-  CHECK(s.is_untouched(0, 100));
+  s.undo.save(s.arrays, 10, 290);
+  for (Index i = 10; i < 290; i += 3) s.w[s.at(i)] = s.m[s.at(i)] = -1;
+  CHECK(s.undo.restore(4, 0, 0, s.arrays, 10, 290) == 0);
+  CHECK(s.is_untouched(0, 300));
   s.undo.reach(4, 1, 0);
   s.w[50] = -1;
-  CHECK(s.undo.restore(4, 1, 0, s.arrays, 10, 90) == 0);
+  CHECK(s.undo.restore(4, 1, 0, s.arrays, 10, 290) == 0);
   CHECK(s.w[50] == -1);
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 using namespace lockstep;
 
@@ -25,6 +26,24 @@ TEST_CASE("memory: small and large blocks are zeroed, aligned and as long as ask
     if (bytes == 0) continue;
     CHECK(block.back() == std::byte{0});
     block.front() = block.back() = std::byte{1};
+  }
+}
+
+TEST_CASE("memory: arrays on different pages share none, wherever the block begins", "[transport][memory]") {
+  constexpr std::uintptr_t page = 4096;
+  ZeroedMemory memory(std::size_t{64} << 10);
+  for (std::size_t start = 0; start < 2 * page; start += k_alignment) {
+    const auto two_arrays = [&](Carver& carver) {
+      std::byte* const first = carver.array<std::byte>(100);
+      carver.next_page();
+      return std::pair(reinterpret_cast<std::uintptr_t>(first) + 99,
+                       reinterpret_cast<std::uintptr_t>(carver.array<std::byte>(100)));
+    };
+    Carver carver(memory.bytes().data() + start), counter;
+    const auto [end, begin] = two_arrays(carver);
+    CHECK(end / page < begin / page);
+    (void)two_arrays(counter);
+    CHECK(counter.used() == carver.used());
   }
 }
 

@@ -172,6 +172,7 @@ void stream(T* target, const Functor& from, Index size) {
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr Index line = std::max(lanes, k_line<T>);
   const Functor functor = from;
+  const Index lines = size - size % line;
   Index i = 0;
   if constexpr (requires { functor.keep_rest(0, 0); }) {
     static_assert(line == k_line<T>);
@@ -184,13 +185,14 @@ void stream(T* target, const Functor& from, Index size) {
     if (i < size) functor.keep_rest(i, size - i);
   } else if constexpr (requires { functor.fetch(0); }) {
     if (size > k_cached<T> || functor.is_far())
-      for (; i + 2 * line <= size; i += 2 * line) {
+      for (; i + 2 * line <= lines; i += 2 * line) {
         functor.fetch(i);
         functor.fetch(i + line);
-        store_packets<Packet, 2 * line>(target, functor, i);
+        store_packets<Packet, line>(target, functor, i);
+        store_packets<Packet, line>(target, functor, i + line);
       }
   }
-  for (; i + line <= size; i += line) store_packets<Packet, line>(target, functor, i);
+  for (; i < lines; i += line) store_packets<Packet, line>(target, functor, i);
   for (; i + lanes <= size; i += lanes)
     Eigen::internal::pstoreu(target + i, functor.template packetOp<Packet>(i));
   for (; i < size; ++i) target[i] = functor(i);

@@ -127,11 +127,14 @@ struct ArrayCopy {
   void operator()() const { copy_values(*info, from->column_major, from->values, to); }
 };
 
-/// The array of a variable or slot. @throws LayoutMismatch if it is missing or has another shape.
+/// The array of a variable or slot. @param likely number of the one that is looked at first.
+/// @throws LayoutMismatch if it is missing or has another shape.
 template <class T>
 const typename Snapshot<T>::Array& find_array(const Snapshot<T>& snapshot, const VariableInfo& info,
-                                              std::string_view slot) {
-  for (const auto& array : snapshot.arrays) {
+                                              std::string_view slot, std::size_t likely) {
+  const std::size_t count = snapshot.arrays.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& array = snapshot.arrays[(likely + i) % count];
     if (array.variable != info.name || array.slot != slot) continue;
     if (array.shape != info.shape)
       throw_error<LayoutMismatch>("restore: '", info.name, "' has shape ", shape_text(info.shape),
@@ -186,8 +189,9 @@ void check_window(const Layout& layout, const Snapshot<T>& from) {
         pending.presence == Presence::dense ? info.rows() : static_cast<Index>(pending.rows.size());
     const bool in_range = std::all_of(pending.rows.begin(), pending.rows.end(),
                                       [&](Index row) { return row >= 0 && row < info.rows(); });
-    const bool has_rows = pending.presence != Presence::rows || !info.column_major;
-    if (static_cast<Index>(pending.values.size()) != rows * info.row_size() || !in_range || !has_rows)
+    const bool is_kept =
+        pending.presence == Presence::dense || (pending.presence == Presence::rows && !info.column_major);
+    if (static_cast<Index>(pending.values.size()) != rows * info.row_size() || !in_range || !is_kept)
       throw_error<LayoutMismatch>("restore: the open window of '", info.name, "' does not fit shape ",
                                   shape_text(info.shape));
   }

@@ -296,11 +296,14 @@ class Updater {
       detail::throw_error<LayoutMismatch>("restore: the snapshot is of rule '", snapshot.rule,
                                           "', this trainer has '", name, "'");
     std::vector<detail::ArrayCopy<T>> result;
+    // In the order in which `save` writes them.
+    const auto add = [&](const VariableInfo& info, T* array, std::string_view slot) {
+      result.push_back(
+          {&info, array + info.offset, &detail::find_array(snapshot, info, slot, result.size())});
+    };
     for (const VariableInfo& info : layout_.infos()) {
-      result.push_back({&info, values_ + info.offset, &detail::find_array(snapshot, info, "")});
-      for (std::size_t k = 0; k < slot_count; ++k)
-        result.push_back(
-            {&info, slots_[k] + info.offset, &detail::find_array(snapshot, info, Rule::slots[k].name)});
+      add(info, values_, "");
+      for (std::size_t k = 0; k < slot_count; ++k) add(info, slots_[k], Rule::slots[k].name);
     }
     if (snapshot.arrays.size() != result.size())
       detail::throw_error<LayoutMismatch>("restore: the snapshot has ", snapshot.arrays.size(),

@@ -2,6 +2,7 @@
 // Saving and restoring of a trainer, also while replicas are at work.
 #include "unit/sync/scene.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -266,6 +267,21 @@ TEST_CASE("snapshot: one of another rule is refused, and so is one with more in 
   CHECK(refused(AdamW{}, nameless) == "");
 }
 
+TEST_CASE("snapshot: its arrays may stand in any order", "[sync][snapshot]") {
+  SavedModel model;
+  Local local{Adam{}, model.variables};
+  contribute(local, model, 0);
+  Snapshot<float> good = local.snapshot();
+  Snapshot<float> turned = good;
+  std::reverse(turned.arrays.begin(), turned.arrays.end());
+  contribute(local, model, 1);
+  REQUIRE(local.snapshot().arrays[0].values != good.arrays[0].values);
+  local.restore(turned);
+  const Snapshot<float> restored = local.snapshot();
+  for (std::size_t i = 0; i < good.arrays.size(); ++i)
+    CHECK(restored.arrays[i].values == good.arrays[i].values);
+}
+
 TEST_CASE("snapshot: an open window that does not fit is refused", "[sync][snapshot]") {
   SavedModel model;
   Local local{GradientAggregation<Sgd>{Sgd{}, {.grad_steps = 4}}, model.variables};
@@ -277,6 +293,9 @@ TEST_CASE("snapshot: an open window that does not fit is refused", "[sync][snaps
   CHECK(good.window[1].values.size() == 9);
   auto bad = good;
   bad.window[1].rows[2] = 70;
+  CHECK_THROWS_AS(local.restore(bad), LayoutMismatch);
+  bad = good;
+  bad.window[1].presence = Presence::absent;
   CHECK_THROWS_AS(local.restore(bad), LayoutMismatch);
   bad = good;
   bad.window[0].values.pop_back();

@@ -22,9 +22,9 @@ namespace detail {
 
 inline constexpr std::size_t k_large_page = std::size_t{2} << 20;
 
-/// Bytes from an address to the next boundary of a large page.
-inline std::size_t to_large_page(const void* address) {
-  return (k_large_page - reinterpret_cast<std::uintptr_t>(address) % k_large_page) % k_large_page;
+/// Bytes from an address to the next multiple of `boundary`.
+inline std::size_t bytes_to(std::size_t boundary, const void* address) {
+  return (boundary - reinterpret_cast<std::uintptr_t>(address) % boundary) % boundary;
 }
 
 /// Private memory that nobody has touched, from the boundary of a large page on.
@@ -37,13 +37,14 @@ inline void ask_for_large_pages([[maybe_unused]] std::byte* start, [[maybe_unuse
 #if defined(__linux__)
 
 /// Where a mapping of so many bytes has room from the boundary of a large page on. A hint: another thread may
-/// take the place. Null if there is none.
+/// take the place. Null if there is none, and for what is smaller than a large page.
 inline void* room_for_large_pages(std::size_t bytes) {
+  if (bytes < k_large_page) return nullptr;
   const std::size_t room = bytes + k_large_page;
   void* const hole = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (hole == MAP_FAILED) return nullptr;
   ::munmap(hole, room);
-  return static_cast<std::byte*>(hole) + to_large_page(hole);
+  return static_cast<std::byte*>(hole) + bytes_to(k_large_page, hole);
 }
 
 /// Moves the pages of a file in memory, mapped from the boundary of a large page on, to large ones; others

@@ -19,6 +19,8 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace detail {
 /// Most bytes of one part of a session: more than any memory has.
 inline constexpr std::uint64_t k_most_session_bytes = std::uint64_t{1} << 46;
+/// Bytes of a page.
+inline constexpr std::size_t k_page = 4096;
 }  // namespace detail
 
 /// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory. Blocks of
@@ -29,15 +31,11 @@ class ZeroedMemory {
   /// @throws SystemError if there is no memory.
   explicit ZeroedMemory(std::size_t bytes) : bytes_(bytes) {
     const bool is_large = bytes >= k_large_block;
-    raw_.reset(std::calloc(bytes + (is_large ? detail::k_large_page : k_alignment), 1));
+    const std::size_t boundary = is_large ? detail::k_large_page : k_alignment;
+    raw_.reset(std::calloc(bytes + boundary, 1));
     if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
-    start_ = static_cast<std::byte*>(raw_.get());
-    if (is_large) {
-      start_ += detail::to_large_page(start_);
-      detail::ask_for_large_pages(start_, bytes);
-    } else {
-      start_ += (k_alignment - reinterpret_cast<std::uintptr_t>(start_) % k_alignment) % k_alignment;
-    }
+    start_ = static_cast<std::byte*>(raw_.get()) + detail::bytes_to(boundary, raw_.get());
+    if (is_large) detail::ask_for_large_pages(start_, bytes);
   }
   /// All of it.
   std::span<std::byte> bytes() { return {start_, bytes_}; }
@@ -70,13 +68,11 @@ class Carver {
   }
   /// What comes next shares no page with what came before. Processors fetch the lines of a page ahead, also
   /// those that another core is writing, which then has to get them back.
-  void next_page() { used_ += k_page; }
+  void next_page() { used_ += detail::k_page; }
   /// Bytes laid out so far, with their padding.
   std::size_t used() const { return used_; }
 
  private:
-  static constexpr std::size_t k_page = 4096;
-
   std::uintptr_t base_;
   std::size_t used_ = 0;
 };

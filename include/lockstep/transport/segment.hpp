@@ -68,7 +68,6 @@ constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
 
 /// Where the parts lie. The memory starts on a page.
 struct SegmentPlan {
-  static constexpr std::uint64_t k_page = 4096;
   explicit SegmentPlan(const SegmentShape& shape)
       : description(sizeof(SegmentHeader)),
         states(description + rounded_up(shape.description, k_alignment)),

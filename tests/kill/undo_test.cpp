@@ -26,7 +26,8 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// An updater of one item with its undo area, in memory of which copies can be made.
+/// An updater, the words of its items and the undo area of one participant, in memory of which copies can be
+/// made.
 template <class R>
 class Scene {
   using Subject = Updater<R, float, float>;
@@ -36,9 +37,11 @@ class Scene {
       : rows_(variables.layout()),
         memory_([&](Carver& carver) {
           const Subject counted(rule, variables, rows_, carver, true);
+          (void)words(carver, counted);
           (void)undo_area(carver, counted);
         }),
         updater(rule, variables, rows_, memory_.carver(), true),
+        tiles(words(memory_.carver(), updater)),
         undo(undo_area(memory_.carver(), updater)) {
     for (Index i = 0; i < variables.layout().size(); ++i)
       updater.values()[i] = static_cast<float>(i % 23) * 0.25F - 2;
@@ -51,21 +54,36 @@ class Scene {
   }
   void set_memory(const Bytes& bytes) { std::memcpy(memory_.bytes().data(), bytes.data(), bytes.size()); }
 
-  /// The whole update of item 0, from `first` on, as a participant does it.
-  void change(const UpdatePlan& plan, const Contributors<float, float>& sources, Index first) {
-    const auto [begin, end] = updater.partition().item(0);
-    undo.reach(k_stage, 0, first);
-    detail::run_undoably(updater, plan, sources, undo, begin, begin + first, end);
+  /// All items that are not done, as a participant does them.
+  void change(const UpdatePlan& plan, const Contributors<float, float>& sources) {
+    undo.forget();
+    for (Index i = 0; i < tiles.count(); ++i) {
+      Index end = i;
+      while (end < tiles.count() && tiles.claim(end, k_stage, k_owner)) ++end;
+      while (i < end)
+        for (const Index next = detail::run_claimed(updater, plan, sources, undo, tiles, k_stage, i, end);
+             i < next; ++i) {
+          tiles.finish(i, k_stage, k_owner);
+          detail::fault_point("item: done");
+        }
+    }
   }
-  /// What whoever notices the death does. @return the element with which to go on.
-  Index restore(const UpdatePlan& plan, Index first) {
-    const auto [begin, end] = updater.partition().item(0);
-    return undo.restore(k_stage, 0, first, updater.changed_arrays(plan), begin, end);
+  /// What whoever notices the death does.
+  void restore(const UpdatePlan& plan) {
+    tiles.release_claims(k_stage, k_owner, [&](Index i, Index first) {
+      const auto [begin, end] = updater.partition().item(i);
+      return undo.restore(k_stage, i, begin + first, updater.changed_arrays(plan), begin, end) - begin;
+    });
   }
 
  private:
   static constexpr std::uint64_t k_stage = 5;
+  static constexpr int k_owner = 1;
 
+  static detail::Tiles words(Carver& carver, const Subject& updater) {
+    const Index items = updater.partition().items();
+    return {carver.array<detail::Tiles::Word>(static_cast<std::size_t>(items)), items};
+  }
   static detail::UndoArea<float> undo_area(Carver& carver, const Subject& updater) {
     return {carver, updater.partition().largest_whole_item(), updater.most_changed_arrays};
   }
@@ -74,6 +92,7 @@ class Scene {
 
  public:
   Subject updater;
+  detail::Tiles tiles;
   detail::UndoArea<float> undo;
 };
 
@@ -86,85 +105,86 @@ std::vector<float> outcome(Scene<R>& scene, const UpdatePlan& plan) {
   return all;
 }
 
-/// Stops at each point that `f` passes: calls `then` with the memory that a process killed there leaves.
+/// Stops at one of `stride` points that `f` passes: calls `then` with the memory that a process killed there
+/// leaves.
 template <class R>
-int stop_at_each(Scene<R>& scene, const std::function<void()>& f,
+int stop_at_each(Scene<R>& scene, int stride, const std::function<void()>& f,
                  const std::function<void(const Bytes&)>& then) {
   std::vector<Bytes> left;
-  call_at_points([&](const char*) { left.push_back(scene.memory()); });
+  int passed = 0;
+  call_at_points([&](const char*) {
+    if (passed++ % stride == 0) left.push_back(scene.memory());
+  });
   f();
   call_at_points({});
   for (const Bytes& memory : left) then(memory);
-  return static_cast<int>(left.size());
+  return passed;
 }
 
-/// @return points at which an update of these sources was stopped.
+/// @param stride one of so many points is tried.
+/// @return points at which an update of these sources could be stopped.
 template <class R>
 int stop_everywhere(const R& rule, Variables<float>& variables, const Contributors<float, float>& sources,
-                    const UpdatePlan& plan) {
+                    const UpdatePlan& plan, int stride = 1) {
   Scene<R> scene(rule, variables);
   if (plan.applies) scene.updater.prepare({}, plan);
   const Bytes before = scene.memory();
-  scene.change(plan, sources, 0);
+  scene.change(plan, sources);
   const std::vector<float> expected = outcome(scene, plan);
   scene.set_memory(before);
   REQUIRE(outcome(scene, plan) != expected);
 
   int wrong = 0, second_stops = 0;
-  const auto finish = [&](Index first) {
-    scene.change(plan, sources, first);
+  const auto finish = [&] {
+    scene.restore(plan);
+    scene.change(plan, sources);
     const std::vector<float> found = outcome(scene, plan);
     wrong += std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) != 0 ? 1 : 0;
   };
+  const auto finish_from = [&](const Bytes& left) {
+    ++second_stops;
+    scene.set_memory(left);
+    finish();
+  };
   const int stops = stop_at_each(
-      scene, [&] { scene.change(plan, sources, 0); },
+      scene, stride, [&] { scene.change(plan, sources); },
       [&](const Bytes& left) {
         scene.set_memory(left);
-        const Index next = scene.restore(plan, 0);
-        const Bytes restored = scene.memory();
-        finish(next);
+        finish();
         // Whoever restores is stopped, too, and then whoever goes on.
         scene.set_memory(left);
-        second_stops += stop_at_each(
-            scene, [&] { (void)scene.restore(plan, 0); },
-            [&](const Bytes& again) {
-              scene.set_memory(again);
-              finish(scene.restore(plan, 0));
-            });
-        scene.set_memory(restored);
-        int number = 0;
         stop_at_each(
-            scene, [&] { scene.change(plan, sources, next); },
-            [&](const Bytes& again) {
-              if (++number % 5 != 1) return;
-              ++second_stops;
-              scene.set_memory(again);
-              finish(scene.restore(plan, next));
-            });
+            scene, 1, [&] { scene.restore(plan); }, finish_from);
+        scene.set_memory(left);
+        scene.restore(plan);
+        stop_at_each(
+            scene, 5 * stride, [&] { scene.change(plan, sources); }, finish_from);
       });
   CHECK(wrong == 0);
-  CHECK(second_stops > stops / 2);
+  CHECK(second_stops > stops / stride / 2);
   return stops;
 }
 
 using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// A table with rows of a width that no line has, a wide one, and a vector: less than one item.
+std::vector<std::vector<Index>> shapes(Index rows) { return {{40, 5}, {rows, 150}, {77}}; }
+
+/// A table with rows of a width that no line has, one of `rows` wide ones, and a vector.
 struct Model {
-  Model() {
+  explicit Model(Index rows) {
     (void)variables.add("narrow", Table(Table::Zero(40, 5)));
-    (void)variables.add("wide", Table(Table::Zero(6, 150)));
+    (void)variables.add("wide", Table(Table::Zero(rows, 150)));
     (void)variables.add("bias", Eigen::VectorXf::Zero(77));
   }
   Variables<float> variables;
 };
-const std::vector<std::vector<Index>> k_shapes = {{40, 5}, {6, 150}, {77}};
+constexpr Index k_one_item = 6, k_three_items = 60;  // rows
 
 UpdatePlan applying(int contributions) { return {.applies = true, .scale = 1.0 / contributions}; }
 
 /// Two gradients, dense or by rows, and all that an update reads of them.
 struct Gradients {
-  explicit Gradients(bool dense) : pile(k_shapes, 2) {
+  Gradients(bool dense, Index rows) : pile(shapes(rows), 2) {
     Numbers numbers(3);
     for (int i = 0; i < 2; ++i) {
       if (dense) {
@@ -172,6 +192,7 @@ struct Gradients {
       } else {
         fill_rows(pile[i], 0, {i, 3, 20 + i, 39}, numbers);
         fill_rows(pile[i], 1, {2, 3 + i}, numbers);
+        if (rows == k_three_items) fill_rows(pile[i], 1, {25, 40 + i, 53}, numbers);
         if (i == 0) fill_dense(pile[i], 2, numbers);
       }
       sources.add(pile[i], 1, 1);
@@ -185,35 +206,62 @@ struct Gradients {
 }  // namespace
 
 TEST_CASE("an update of elements that is stopped at any copy can be gone on with", "[kill][undo]") {
-  Model model;
+  Model model(k_one_item);
   for (const bool dense : {true, false}) {
     INFO((dense ? "dense" : "rows"));
-    const Gradients gradients(dense);
+    const Gradients gradients(dense, k_one_item);
     const auto stops = [&](const auto& rule) {
       return stop_everywhere(rule, model.variables, gradients.sources, applying(2));
     };
-    // 64 elements at a time of 208 + 912 + 80; of rows: 6 of 5, 3 of 150, then 80 elements.
-    const int copies = dense ? 19 : 6 + 3 * 3 + 2;
-    CHECK(stops(Sgd{0.5}) == 2 * copies);
-    CHECK(stops(Momentum{0.5, 0.9}) == 2 * copies);
-    CHECK(stops(Adam{.lazy_rows = true}) == 2 * copies);
+    // 64 elements at a time of 208 + 912 + 80; of rows: 6 of 5, 3 of 150, then 80 elements. Then the item.
+    const int points = 1 + 2 * (dense ? 19 : 6 + 3 * 3 + 2);
+    CHECK(stops(Sgd{0.5}) == points);
+    CHECK(stops(Momentum{0.5, 0.9}) == points);
+    CHECK(stops(Adam{.lazy_rows = true}) == points);
     CHECK(stops(Adam{}) >= 2 * 19);  // all rows, some of them in runs of their own
-    CHECK(stops(MovingAverage<Sgd>{Sgd{0.5}, 0.9}) >= 2 * copies);
+    CHECK(stops(MovingAverage<Sgd>{Sgd{0.5}, 0.9}) >= points);
+  }
+}
+
+TEST_CASE("so can one that goes over several items in one run", "[kill][undo]") {
+  Model model(k_three_items);
+  REQUIRE(Scene<Sgd>(Sgd{0.5}, model.variables).tiles.count() == 3);
+  {
+    const Gradients gradients(true, k_three_items);
+    const auto stops = [&](const auto& rule) {
+      return stop_everywhere(rule, model.variables, gradients.sources, applying(2), 7);
+    };
+    // 64 elements at a time of 208 + 9,008 + 80, which all items begin with.
+    CHECK(stops(Sgd{0.5}) == 3 + 2 * 146);
+    CHECK(stops(Adam{}) == 3 + 2 * 146);
+  }
+  {
+    // Rows 25 and 53 of the wide ones lie in two items, which share a copy of four lines.
+    const Gradients gradients(false, k_three_items);
+    const auto stops = [&](const auto& rule) {
+      return stop_everywhere(rule, model.variables, gradients.sources, applying(2));
+    };
+    CHECK(stops(Sgd{0.5}) == 3 + 2 * (6 + 7 * 3 + 2));
+    CHECK(stops(Adam{.lazy_rows = true}) == 3 + 2 * (6 + 7 * 3 + 2));
   }
 }
 
 TEST_CASE("so can one of a rule that needs whole variables", "[kill][undo]") {
-  Model model;
-  const Gradients gradients(true);
-  CHECK(stop_everywhere(Lamb{}, model.variables, gradients.sources, applying(2)) == 2);
+  Model model(k_one_item);
+  const Gradients gradients(true, k_one_item);
+  CHECK(stop_everywhere(Lamb{}, model.variables, gradients.sources, applying(2)) == 3 + 2 * 3);
 }
 
 TEST_CASE("so can sums of an open window", "[kill][undo]") {
-  Model model;
-  for (const bool dense : {true, false}) {
-    INFO((dense ? "dense" : "rows"));
-    const Gradients gradients(dense);
-    const GradientAggregation<Sgd> recipe{Sgd{0.5}, {.grad_steps = 4}};
-    CHECK(stop_everywhere(recipe, model.variables, gradients.sources, {.applies = false}) >= 2 * 17);
+  for (const Index rows : {k_one_item, k_three_items}) {
+    Model model(rows);
+    for (const bool dense : {true, false}) {
+      INFO((dense ? "dense, " : "rows, ") << rows);
+      const Gradients gradients(dense, rows);
+      const GradientAggregation<Sgd> recipe{Sgd{0.5}, {.grad_steps = 4}};
+      const int stride = dense && rows == k_three_items ? 7 : 1;
+      CHECK(stop_everywhere(recipe, model.variables, gradients.sources, {.applies = false}, stride) >=
+            2 * 17);
+    }
   }
 }

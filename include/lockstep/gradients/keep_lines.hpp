@@ -19,32 +19,33 @@ LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// How far an item has come, as one word that a killed process leaves behind: elements before a position are
-/// done, those after its lines are untouched, and of those lines themselves there may be a copy.
+/// How far a run over the layout has come, as one word that a killed process leaves behind: elements before a
+/// position are done, of those from there on there may be a copy, and those after that are untouched.
 class Progress {
  public:
   explicit Progress(std::uint64_t word) : word_(word) {}
   /// Nothing is being changed.
-  static Progress at(Index position) { return Progress(static_cast<std::uint64_t>(position) << k_flags); }
-  /// `lines` lines that begin there are, at most `k_kept_lines`, and their copy is the first or the second
+  static Progress at(Index position) { return Progress(static_cast<std::uint64_t>(position) << k_position); }
+  /// `kept` elements that begin there are, at most `k_most_kept`, and their copy is the first or the second
   /// one.
-  static Progress lines_from(Index position, Index lines, bool second) {
-    return Progress(static_cast<std::uint64_t>(position) << k_flags |
-                    static_cast<std::uint64_t>(lines - 1) << 3 | (second ? 2U : 0U) | 1U);
+  static Progress kept_from(Index position, Index kept, bool second) {
+    return Progress(static_cast<std::uint64_t>(position) << k_position |
+                    static_cast<std::uint64_t>(kept) << k_kept_elements | (second ? 1U : 0U));
   }
   /// Anything is, and there is a copy of all.
-  static Progress whole() { return Progress(4U | 1U); }
+  static Progress whole() { return Progress(2U); }
 
-  Index position() const { return static_cast<Index>(word_ >> k_flags); }
-  bool has_copy() const { return (word_ & 1U) != 0; }
-  bool is_whole() const { return (word_ & 4U) != 0; }
-  bool in_second() const { return (word_ & 2U) != 0; }
-  Index lines() const { return static_cast<Index>(word_ >> 3 & (k_kept_lines - 1)) + 1; }
+  Index position() const { return static_cast<Index>(word_ >> k_position); }
+  /// Elements of which there is a copy.
+  Index kept() const { return static_cast<Index>(word_ >> k_kept_elements & (2 * k_most_kept - 1)); }
+  bool is_whole() const { return (word_ & 2U) != 0; }
+  bool in_second() const { return (word_ & 1U) != 0; }
   std::uint64_t word() const { return word_; }
 
  private:
-  static constexpr int k_flags = 5;
-  static_assert(k_kept_lines == 4);  // two of them
+  static constexpr int k_position = 9, k_kept_elements = 2;  // lowest bits
+  static constexpr Index k_most_kept = k_kept<float>;
+  static_assert(k_most_kept == 1 << (k_position - k_kept_elements - 1));
 
   std::uint64_t word_;
 };
@@ -56,10 +57,9 @@ class LineKeeper {
  public:
   static constexpr bool k_keeps = true;
 
-  /// Of elements [begin, end) of the layout. @param copies two times `k_kept` elements of each
-  /// array.
-  LineKeeper(std::atomic<std::uint64_t>& progress, T* copies, Index begin, Index end)
-      : progress_(&progress), copies_(copies), start_(-begin), end_(end) {}
+  /// Up to element `end` of the layout. @param copies two times `k_kept` elements of each array.
+  LineKeeper(std::atomic<std::uint64_t>& progress, T* copies, Index end)
+      : progress_(&progress), copies_(copies), end_(end) {}
 
   /// `functor` with copies of the lines of what it changes, for a run that begins with element `start`. All
   /// before is done.
@@ -86,19 +86,20 @@ class LineKeeper {
       store_packets<Packet, k_kept<T>>(to, Copy<T>{array + i}, 0);
       to += k_kept<T>;
     }
-    mark(i, k_kept_lines);
+    mark(i, k_kept<T>);
   }
-  /// The last `size` elements of the run, from element `i` on, in whole lines as far as the item has them:
-  /// what the run does not change is put back as it was.
+  /// The last `size` elements of a loop, from its element `i` on, in whole lines as far as there are: what
+  /// the loop does not change is put back as it was.
   template <std::size_t count>
   void keep_rest(Index i, Index size, const std::array<T*, count>& arrays) const {
     T* to = copy(i, count);
     const Index lines = (size + k_line<T> - 1) / k_line<T>;
+    const Index kept = std::min(lines * k_line<T>, end_ - i);
     for (const T* array : arrays) {
-      stream(to, Copy<T>{array + i}, std::min(lines * k_line<T>, end_ - i));
+      stream(to, Copy<T>{array + i}, kept);
       to += k_kept<T>;
     }
-    mark(i, lines);
+    mark(i, kept);
   }
 
  private:
@@ -114,18 +115,19 @@ class LineKeeper {
   LOCKSTEP_ALWAYS_INLINE T* copy(Index i, std::size_t count) const {
     return copies_ + (in_second(i) ? static_cast<Index>(count) * k_kept<T> : 0);
   }
-  LOCKSTEP_ALWAYS_INLINE void mark(Index i, Index lines) const {
+  LOCKSTEP_ALWAYS_INLINE void mark(Index i, Index kept) const {
     const Index position = start_ + i;
     // Tests that kill a process at each step leave most lines out.
     [[maybe_unused]] const bool is_told = position / k_kept<T> % 16 < 4;
     fault_point(is_told ? "undo: copied" : "later line: copied");
-    store_in_order(*progress_, Progress::lines_from(position, lines, in_second(i)).word());
+    store_in_order(*progress_, Progress::kept_from(position, kept, in_second(i)).word());
     fault_point(is_told ? "undo: marked" : "later line: marked");
   }
 
   std::atomic<std::uint64_t>* progress_;
   T* copies_;
-  Index start_, end_;  // of the run, counted from the item; of the item, counted from the run
+  Index start_ = 0;  // of the loop, in the layout
+  Index end_;        // counted from there
 };
 
 /// A functor for `stream` whose lines are kept: what `changed()` lists, arrays that begin where the run does.

@@ -80,9 +80,8 @@ class SharedUpdate {
     updater_.list(plan, sources, 1, contributors_);
     for (Index i = 0; i < updater_.partition().items(); ++i, ++unit) {
       const std::pair<Index, Index> item = updater_.partition().item(i);
-      do_unit(unit, updater_.changed_arrays(plan), item.first, item.second, [&](Index first) {
-        run_undoably(updater_, plan, contributors_, undo_, item.first, item.first + first, item.second);
-      });
+      do_unit(unit, updater_.changed_arrays(plan), item.first, item.second,
+              [&](Index first) { run_undoably(updater_, plan, contributors_, undo_, first, item.second); });
     }
     updater_.commit(state, plan, sources);
   }
@@ -137,7 +136,7 @@ class SharedUpdate {
   template <class F>
   void do_unit(std::uint64_t unit, std::span<T* const> arrays, Index begin, Index end, F&& f) {
     if (unit < units()) return;
-    const Index first = undo_.restore(unit, 0, 0, arrays, begin, end);
+    const Index first = undo_.restore(unit, 0, begin, arrays, begin, end);
     undo_.reach(unit, 0, first);
     f(first);
     fault_point("unit: changed");

@@ -126,10 +126,10 @@ class RoundEngine : public TrainerState<R, Net, T, G, O> {
       arrays().tiles.release_claims(control.stage, place, [&](Index i, Index first) {
         settles = true;
         const auto [begin, end] = updater().partition().item(i);
-        const Index next = State::undo(place).restore(control.stage, i, first,
+        const Index next = State::undo(place).restore(control.stage, i, begin + first,
                                                       updater().changed_arrays(control.plan), begin, end);
         fault_point("bury: item restored");
-        return next;
+        return next - begin;
       });
     for (std::int32_t* task : {&control.initialiser, &control.planner})
       if (*task == place) {

@@ -21,8 +21,8 @@ namespace detail {
 class Tiles {
  public:
   using Word = std::atomic<std::uint64_t>;
-  /// Places in an item with which a new owner can go on: from 0.
-  static constexpr Index k_positions = 65536;
+  /// Places in an item with which a new owner can go on: from 0 to its end.
+  static constexpr Index k_positions = 131072;
 
   Tiles(Word* words, Index count) : words_(words), count_(count) {}
   Index count() const { return count_; }
@@ -78,7 +78,7 @@ class Tiles {
   static constexpr std::uint64_t k_free = 0, k_claimed = 1, k_done = 2;
   static constexpr int k_no_owner = -1;
   static_assert(k_max_replicas < 0xFF);
-  static constexpr int k_stage = 26, k_position = 10, k_owner = 2;  // lowest bits
+  static constexpr int k_stage = 27, k_position = 10, k_owner = 2;  // lowest bits
   static_assert(k_positions == 1 << (k_stage - k_position));
 
   /// Stages since that of the word.

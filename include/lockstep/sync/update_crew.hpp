@@ -219,37 +219,38 @@ class UpdateCrew {
     return std::clamp<Index>(left / (16 * state_.replicas()), 1, most);
   }
 
-  /// Does items that are claimed and marks them as done; where participants may die, one after the other.
+  /// Does items that are claimed and marks them as done.
   void do_items(Worker& me, Index begin, Index end) {
-    auto& updater = state_.updater();
     fault_point("item: claimed");
-    if (!State::k_survives_kill && !me.measures)
-      updater.run(me.plan, me.sources, updater.partition().item(begin).first,
-                  updater.partition().item(end - 1).second);
-    for (Index i = begin; i < end; ++i) {
-      if (me.measures) {
-        const auto [first, last] = updater.partition().item(i);
-        state_.arrays().partial[i] = updater.squared_norm(me.sources, first, last);
-      } else if constexpr (State::k_survives_kill) {
-        change_undoably(me, i);
-      }
+    for (Index i = begin; i < end;) {
+      const Index next = do_run(me, i, end);
       fault_point("item: changed");
-      if (i + 1 < end)
-        state_.arrays().tiles.finish(i, me.stage, me.place);
-      else
-        state_.arrays().tiles.finish_last(i, me.stage, me.place);
-      fault_point("item: done");
+      for (; i < next; ++i) {
+        if (i + 1 < end)
+          state_.arrays().tiles.finish(i, me.stage, me.place);
+        else
+          state_.arrays().tiles.finish_last(i, me.stage, me.place);
+        fault_point("item: done");
+      }
     }
   }
 
-  /// Does a claimed item with copies of what it was.
-  void change_undoably(Worker& me, Index i) {
+  /// Does claimed items from `i` on. @return one past the last of them.
+  Index do_run(Worker& me, Index i, Index end) {
     auto& updater = state_.updater();
-    auto& undo = state_.undo(me.place);
-    const auto [begin, end] = updater.partition().item(i);
-    const Index first = std::min(state_.arrays().tiles.first(i), end - begin);
-    undo.reach(me.stage, i, first);
-    run_undoably(updater, me.plan, me.sources, undo, begin, begin + first, end);
+    if (me.measures) {
+      for (; i < end; ++i) {
+        const auto [first, last] = updater.partition().item(i);
+        state_.arrays().partial[i] = updater.squared_norm(me.sources, first, last);
+      }
+    } else if constexpr (State::k_survives_kill) {
+      return run_claimed(updater, me.plan, me.sources, state_.undo(me.place), state_.arrays().tiles, me.stage,
+                         i, end);
+    } else {
+      updater.run(me.plan, me.sources, updater.partition().item(i).first,
+                  updater.partition().item(end - 1).second);
+    }
+    return end;
   }
 
   bool open_apply_stage(std::uint64_t stage) {
@@ -348,7 +349,7 @@ class UpdateCrew {
   }
 
   static constexpr Index k_items_per_helper = 16;
-  static_assert(Partition<true>::k_largest_tile <= Tiles::k_positions);
+  static_assert(Partition<true>::k_largest_tile < Tiles::k_positions);
 
   State& state_;
   std::atomic<std::thread::id> hook_thread_{};  // that calls a hook after an update

@@ -56,19 +56,19 @@ TEST_CASE("an item is claimed once per stage, and done for the stages before", "
 TEST_CASE("words of items have the low bits of a stage, which may begin anew", "[sync][tiles]") {
   Words w;
   for (const std::uint64_t stage :
-       {std::uint64_t{1}, std::uint64_t{1} << 36, std::uint64_t{1} << 37, std::uint64_t{3} << 36,
-        (std::uint64_t{1} << 38) - 1, std::uint64_t{1} << 38, (std::uint64_t{1} << 38) + 1,
-        std::uint64_t{5} << 36}) {
+       {std::uint64_t{1}, std::uint64_t{1} << 35, std::uint64_t{1} << 36, std::uint64_t{3} << 35,
+        (std::uint64_t{1} << 37) - 1, std::uint64_t{1} << 37, (std::uint64_t{1} << 37) + 1,
+        std::uint64_t{5} << 35}) {
     INFO("stage " << stage);
     for (const Index i : {0, 1, 2}) {
       CHECK_FALSE(w.tiles.all_done(stage));
       REQUIRE(w.tiles.claim(i, stage, 4));
       CHECK_FALSE(w.tiles.claim(i, stage, 5));
     }
-    CHECK(release(w.tiles, stage, 4, 65535).size() == 3);
+    CHECK(release(w.tiles, stage, 4, 65536).size() == 3);
     for (const Index i : {0, 1, 2}) {
       REQUIRE(w.tiles.claim(i, stage, 5));
-      CHECK(w.tiles.first(i) == 65535);
+      CHECK(w.tiles.first(i) == 65536);
       w.tiles.finish(i, stage, 5);
     }
     CHECK(w.tiles.all_done(stage));
@@ -107,7 +107,7 @@ struct Scene {
   /// Changes elements of the item [0, 300), as a run of a loop does, and stops before element `end` is
   /// changed.
   void change(Index begin, Index run_end, Index end) {
-    undo.lines(0, size).for_lines(begin, run_end, 0, arrays, [&](Index from, Index to) {
+    undo.lines(size).for_lines(begin, run_end, 0, arrays, [&](Index from, Index to) {
       for (Index i = from; i < std::min(to, end); ++i) w[at(i)] = m[at(i)] = -1;
     });
   }
@@ -144,7 +144,7 @@ TEST_CASE("an undo area puts back the lines that were being changed", "[sync][ti
   CHECK(s.restore(9, 1, 0) == 5);  // begun, nothing changed
   // Copies begin with elements 5, 69 and 133; what the third one has is changed in part.
   s.change(5, 197, 150);
-  CHECK(s.restore(9, 2, 3) == 3);  // of another item
+  CHECK(s.restore(9, 0, 3) == 3);  // of an item before the run
   CHECK(s.restore(8, 1, 3) == 3);  // of another stage
   CHECK(s.is_changed(5, 150));
   for (int times = 0; times < 2; ++times) {
@@ -160,7 +160,38 @@ TEST_CASE("an undo area puts back the lines that were being changed", "[sync][ti
   CHECK((s.is_changed(5, 197) && s.is_untouched(197, 300)));
 }
 
-TEST_CASE("the last copy of a run has whole lines, as far as the item has them", "[sync][tiles]") {
+TEST_CASE("a run of several items is put back item by item", "[sync][tiles]") {
+  Scene s;
+  const auto restore = [&](Index item, Index first) {  // items of 100 elements, from item 1 on
+    return s.undo.restore(9, item, first, s.arrays, 100 * (item - 1), 100 * item);
+  };
+  s.undo.reach(9, 1, 5);
+  s.change(5, 133, 110);  // the second copy has elements 69 to 133, of two items
+  CHECK(restore(3, 250) == 250);
+  CHECK((s.is_changed(5, 110) && s.is_untouched(110, 300)));
+  for (int times = 0; times < 2; ++times) {
+    CHECK(restore(2, 0) == 100);
+    CHECK((s.is_changed(5, 100) && s.is_untouched(100, 300)));
+  }
+  CHECK(restore(1, 5) == 69);
+  CHECK((s.is_changed(5, 69) && s.is_untouched(69, 300)));
+
+  s.undo.reach(9, 1, 69);
+  s.change(69, 261, 240);
+  CHECK(restore(1, 5) == 100);  // all of it is done
+  CHECK(restore(2, 100) == 197);
+  CHECK(restore(3, 200) == 200);
+  CHECK((s.is_changed(5, 197) && s.is_untouched(197, 300)));
+  // Another run behind it that is claimed and not begun, also where this one ends.
+  s.undo.reach(9, 1, 200);
+  CHECK(restore(3, 250) == 250);
+  CHECK(s.undo.restore(9, 5, 430, s.arrays, 400, 500) == 430);
+  // Another one is begun before its item is named, with its element 30.
+  s.undo.lines(300).for_lines(230, 230, 0, s.arrays, [](Index, Index) {});
+  CHECK(restore(3, 230) == 230);
+}
+
+TEST_CASE("the last copy of a run has whole lines, as far as there are", "[sync][tiles]") {
   Scene s;
   s.undo.reach(9, 1, 0);
   s.change(0, 70, 69);  // the second copy is of one line
@@ -181,18 +212,18 @@ TEST_CASE("an undo area puts back an item that was copied as a whole", "[sync][t
   s.undo.reach(4, 0, 0);
   s.undo.save(s.arrays, 10, 290);
   for (Index i = 10; i < 290; i += 3) s.w[s.at(i)] = s.m[s.at(i)] = -1;
-  CHECK(s.undo.restore(4, 0, 0, s.arrays, 10, 290) == 0);
+  CHECK(s.undo.restore(4, 0, 10, s.arrays, 10, 290) == 10);
   CHECK(s.is_untouched(0, 300));
   s.undo.reach(4, 1, 0);
   s.w[50] = -1;
-  CHECK(s.undo.restore(4, 1, 0, s.arrays, 10, 290) == 0);
+  CHECK(s.undo.restore(4, 1, 10, s.arrays, 10, 290) == 10);
   CHECK(s.w[50] == -1);
 }
 
-TEST_CASE("a line that cannot be is not put back", "[sync][tiles]") {
+TEST_CASE("what is not of an item is not put back", "[sync][tiles]") {
   Scene s;
   s.undo.reach(4, 0, 0);
   s.change(96, 100, 97);
-  CHECK(s.undo.restore(4, 0, 2, s.arrays, 0, 90) == 2);  // a damaged area says 96
+  CHECK(s.undo.restore(4, 0, 2, s.arrays, 0, 90) == 90);
   CHECK(s.w[96] == -1);
 }

@@ -180,9 +180,8 @@ void save_window(const Contribution<T>& window, Snapshot<T>& to) {
 template <class T>
 void check_window(const Layout& layout, const Snapshot<T>& from) {
   for (const auto& pending : from.window) {
-    const auto known = std::find_if(layout.infos().begin(), layout.infos().end(),
-                                    [&](const VariableInfo& i) { return i.name == pending.variable; });
-    if (known == layout.infos().end())
+    const VariableInfo* const known = layout.known(pending.variable);
+    if (known == nullptr)
       throw_error<LayoutMismatch>("restore: there is no variable '", pending.variable, "'");
     const VariableInfo& info = *known;
     const Index rows =

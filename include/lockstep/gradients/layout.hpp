@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -42,9 +43,8 @@ class Layout {
   /// 2^46 in all.
   const VariableInfo& add(std::string name, std::vector<Index> shape, bool column_major = false) {
     if (name.empty()) throw InvalidArgument("variables: a variable needs a name, got ''");
-    for (const VariableInfo& known : infos_)
-      if (known.name == name)
-        detail::throw_error<InvalidArgument>("variables: the name '", name, "' is taken");
+    const auto place = place_of(name);
+    if (is_at(place, name)) detail::throw_error<InvalidArgument>("variables: the name '", name, "' is taken");
     const Index size = detail::element_count(shape);
     if (size <= 0)
       detail::throw_error<InvalidArgument>("variables: '", name, "' has shape ", detail::shape_text(shape),
@@ -53,8 +53,13 @@ class Layout {
       detail::throw_error<InvalidArgument>("variables: '", name, "' has shape ", detail::shape_text(shape),
                                            ", which is too large: all variables may have ",
                                            detail::k_most_elements, " elements");
-    infos_.push_back({std::move(name), static_cast<std::uint32_t>(infos_.size()), size_, size,
-                      std::move(shape), column_major});
+    const auto named = by_name_.insert(place, count());
+    try {
+      infos_.push_back({std::move(name), count(), size_, size, std::move(shape), column_major});
+    } catch (...) {  // no memory
+      by_name_.erase(named);
+      throw;
+    }
     size_ += (size + unit_ - 1) / unit_ * unit_;
     return infos_.back();
   }
@@ -79,17 +84,34 @@ class Layout {
   /// One past the padded range of a variable.
   Index end_of(std::uint32_t id) const { return id + 1 < count() ? infos_[id + 1].offset : size_; }
 
+  /// The variable of this name; null if there is none.
+  const VariableInfo* known(std::string_view name) const {
+    const auto place = place_of(name);
+    return is_at(place, name) ? &infos_[*place] : nullptr;
+  }
   /// The variable of this name. @throws UnknownVariable
   const VariableInfo& find(std::string_view name) const {
-    for (const VariableInfo& info : infos_)
-      if (info.name == name) return info;
+    if (const VariableInfo* info = known(name)) return *info;
     detail::throw_error<UnknownVariable>("variables: no variable is called '", name, "'");
   }
 
  private:
+  using ByName = std::vector<std::uint32_t>;
+
+  /// Where the variable of this name is in their order by name, or would be.
+  ByName::const_iterator place_of(std::string_view name) const {
+    return std::lower_bound(
+        by_name_.begin(), by_name_.end(), name,
+        [&](std::uint32_t id, std::string_view other) { return infos_[id].name < other; });
+  }
+  bool is_at(ByName::const_iterator place, std::string_view name) const {
+    return place != by_name_.end() && infos_[*place].name == name;
+  }
+
   Index unit_;
   Index size_ = 0;
   std::vector<VariableInfo> infos_;
+  ByName by_name_;
 };
 
 LOCKSTEP_NAMESPACE_END

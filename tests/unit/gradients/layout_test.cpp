@@ -62,6 +62,23 @@ TEST_CASE("layout: finds variables by name", "[gradients][layout]") {
   CHECK_THROWS_AS(layout.find(""), UnknownVariable);
 }
 
+TEST_CASE("layout: finds variables by name in whatever order they were added", "[gradients][layout]") {
+  Layout layout(sizeof(float));
+  const auto name = [](std::uint32_t id) { return "v" + std::to_string(id * 37 % 101); };  // all of them
+  for (std::uint32_t id = 0; id < 101; ++id) {
+    CHECK(layout.known(name(id)) == nullptr);
+    layout.add(name(id), {1});
+    CHECK_THROWS_AS(layout.add(name(id / 2), {1}), InvalidArgument);
+  }
+  const Layout copy = layout;
+  for (std::uint32_t id = 0; id < 101; ++id) {
+    CHECK(layout.find(name(id)).id == id);
+    CHECK(copy.known(name(id)) == &copy[id]);
+  }
+  CHECK(layout.known("v") == nullptr);
+  CHECK(layout.known("w") == nullptr);
+}
+
 TEST_CASE("layout: a refused variable changes nothing", "[gradients][layout]") {
   Layout layout(sizeof(float));
   layout.add("kernel", {2, 3});

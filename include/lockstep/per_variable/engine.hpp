@@ -230,7 +230,7 @@ class VariableEngine {
     try {
       takes.collect(Deadline(timeout), either.token());
     } catch (const Cancelled&) {
-      membership_.expect_healthy(0);
+      membership_.expect_healthy(protocol::k_nobody);
       if (stop.stop_requested()) throw;
       throw OutOfRange("chief: training has ended");
     } catch (const TimeoutError&) {
@@ -251,7 +251,9 @@ class VariableEngine {
     return *done;
   }
   /// Ends the training for all who wait.
-  void chief_failed(const std::string& reason) { membership_.fail(0, reason); }
+  void chief_failed(const std::string& reason) {
+    membership_.fail(protocol::k_nobody, text("the chief failed: ", reason));
+  }
 
  private:
   Index expect_enough(Index num_tokens) const {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -19,6 +20,14 @@
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// What replica `place` is told, or with `protocol::k_nobody` the chief, when training has failed because of
+/// replica `culprit`; if that is nobody, the reason says who it was.
+inline PeerFailed failure_for(int place, int culprit, const std::string& reason) {
+  return {text(culprit < 0 ? reason : text("replica ", culprit, " failed: ", reason), "; ",
+               place < 0 ? "the chief" : text("replica ", place), " cannot go on"),
+          culprit};
+}
 
 /// A stop that is requested as soon as either of two others is.
 class EitherStop {
@@ -86,11 +95,11 @@ class VariableMembership {
     }
     fail(place, reason);
   }
-  /// Marks the trainer as failed because of `place`, and ends all waits.
+  /// Marks the trainer as failed because of `place`, or of `protocol::k_nobody`, and ends all waits.
   void fail(int place, const std::string& reason) {
     {
       const std::lock_guard lock(mutex_);
-      if (culprit_ >= 0) return;
+      if (culprit_) return;
       culprit_ = place;
       reason_ = reason;
     }
@@ -100,9 +109,7 @@ class VariableMembership {
   /// @throws PeerFailed if somebody has failed.
   void expect_healthy(int place) const {
     const std::lock_guard lock(mutex_);
-    if (culprit_ >= 0)
-      throw PeerFailed(text("replica ", culprit_, " failed: ", reason_, "; replica ", place, " cannot go on"),
-                       culprit_);
+    if (culprit_) throw failure_for(place, *culprit_, reason_);
   }
   /// @throws UsageError while a replica is active.
   void start_over() {
@@ -111,7 +118,7 @@ class VariableMembership {
                                       [](const Place& p) { return p.seat == protocol::Seat::active; });
     if (active > 0) throw_error<UsageError>("run: ", active, " replicas are still active");
     for (Place& place : places_) place.seat = protocol::Seat::vacant;
-    culprit_ = -1;
+    culprit_.reset();
     reason_.clear();
     failure_ = std::stop_source();
     chiefs_ = std::stop_source();
@@ -202,7 +209,7 @@ class VariableMembership {
 
   mutable std::mutex mutex_;
   std::vector<Place> places_;
-  int culprit_ = -1;
+  std::optional<int> culprit_;  // if it has failed
   std::string reason_;
   std::stop_source failure_, chiefs_;
   std::atomic<bool> has_chief_{false};

@@ -49,7 +49,7 @@ struct VariableControl {
   bool has_steps = false;        ///< `init_chief` was called
   bool updating = false;         ///< an update is open: whoever comes next carries it to its end
   bool failed = false;
-  std::int32_t culprit = -1;  ///< replica because of which training has failed
+  std::int32_t culprit = protocol::k_nobody;  ///< replica because of which training has failed
   std::int32_t replicas = 1;
   Departure departure = Departure::wait;
   std::int32_t planner = k_no_process;  ///< process that computes what the next update needs

@@ -166,7 +166,7 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     const WaitEnd end = await(session_, State::word(), Deadline(timeout), stop, [&] {
       now = look_and_settle([&](const VariableControl& control) {
         if (State::is_due(control)) return Now::served;
-        expect_healthy(control, 0);
+        expect_healthy(control, protocol::k_nobody);
         return control.tokens.is_closed() ? Now::closed : Now::waits;
       });
       return now != Now::waits;
@@ -182,8 +182,9 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     const Deadline deadline(timeout);
     while (Members::counters().updates == updates) {
       const std::uint32_t seen = State::word().seen();
-      if (guarded_update(0)) break;
-      look_and_settle([&](const VariableControl& control) { return expect_healthy(control, 0), true; });
+      if (guarded_update(protocol::k_nobody)) break;
+      look_and_settle(
+          [&](const VariableControl& control) { return expect_healthy(control, protocol::k_nobody), true; });
       if (deadline.passed()) throw timed_out(text("chief: waited ", timeout.count(), " ms"));
       session_.wait(State::word(), seen, deadline.end(), options().replicas());
     }
@@ -193,7 +194,7 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     });
   }
   /// Ends the training for all who wait.
-  void chief_failed(const std::string& reason) { has_failed(0, reason); }
+  void chief_failed(const std::string& reason) { has_failed(protocol::k_nobody, reason); }
 
  private:
   using Members::checked;
@@ -259,8 +260,9 @@ class SharedVariableEngine : public SharedVariableMembers<R, Net, T> {
     }
   }
   void has_failed(int place, const std::string& reason) {
+    const std::string told = place < 0 ? text("the chief failed: ", reason) : reason;
     Members::now_or_later(
-        [this, place, reason](VariableControl& control) { State::fail(control, place, reason); });
+        [this, place, told](VariableControl& control) { State::fail(control, place, told); });
   }
 
   // ---- gradients and the line

@@ -165,7 +165,7 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
         place.sequence = 0;
       }
       control.failed = false;
-      control.culprit = -1;
+      control.culprit = protocol::k_nobody;
       session_.clear_note();
       if (!control.tokens.is_closed()) return;
       control.tokens.reopen();
@@ -188,10 +188,7 @@ class SharedVariableMembers : public SharedVariableState<R, Net, T> {
     return place;
   }
   void expect_healthy(const VariableControl& control, int place) const {
-    if (!control.failed) return;
-    throw PeerFailed(
-        text("replica ", control.culprit, " failed: ", session_.note(), "; replica ", place, " cannot go on"),
-        control.culprit);
+    if (control.failed) throw failure_for(place, control.culprit, session_.note());
   }
 
   /// `transition(f)` for a clean-up, which has news; if the session cannot be entered, the next transition of

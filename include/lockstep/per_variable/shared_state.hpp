@@ -358,7 +358,7 @@ class SharedVariableState {
       give(control, control.updater.window.global_step,
            protocol::tokens_per_step(options_.replicas_to_aggregate, options_.replicas()));
     } catch (const CapacityExceeded& error) {
-      fail(control, 0, error.what());
+      fail(control, protocol::k_nobody, text("an update failed: ", error.what()));
     }
     fault_point("update: done");
   }

@@ -168,7 +168,16 @@ TEST_CASE("variable_replicas: a schedule may throw anything", "[variable_replica
     replica.set_gradient(scene.w, Eigen::VectorXf::Constant(1, 1));
     CHECK_THROWS_AS(replica.apply_gradients({.timeout = 5ms}), ls::TimeoutError);
     CHECK_THROWS_AS(chief.step(), int);
-    CHECK_THROWS_WITH(replica.resume(), ContainsSubstring("an exception that is no std::exception"));
+    CHECK_THROWS_WITH(
+        replica.resume(),
+        ContainsSubstring("the chief failed: an exception that is no std::exception; replica 0 cannot"));
+    int culprit = 0;
+    try {
+      replica.resume();
+    } catch (const ls::PeerFailed& failure) {
+      culprit = failure.replica();
+    }
+    CHECK(culprit < 0);  // no replica
   }
 }
 

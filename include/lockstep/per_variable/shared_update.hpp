@@ -24,7 +24,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -32,9 +31,10 @@ namespace detail {
 
 /// @brief An update of all variables that any process can begin, and any other carry on.
 ///
-/// It is divided into units: repeated rows that the rule applies in turn, then its items. What a unit changes
-/// is copied before, afterwards the unit is counted, so whoever carries on puts back what was being changed
-/// and goes on there. All functions but `prepare` are called inside the exclusion.
+/// It is divided into units: repeated rows that the rule applies in turn, then all elements, or each variable
+/// if the rule needs whole ones. What a unit changes is copied before, afterwards the unit is counted, so
+/// whoever carries on puts back what was being changed and goes on there. All functions but `prepare` are
+/// called inside the exclusion.
 template <class R, class T>
 class SharedUpdate {
  public:
@@ -78,10 +78,17 @@ class SharedUpdate {
     aggregate_.clear();
     sums.for_each([&](std::uint32_t id) { load(sums, transition, id, unit); });
     updater_.list(plan, sources, 1, contributors_);
-    for (Index i = 0; i < updater_.partition().items(); ++i, ++unit) {
-      const std::pair<Index, Index> item = updater_.partition().item(i);
-      do_unit(unit, updater_.changed_arrays(plan), item.first, item.second,
-              [&](Index first) { run_undoably(updater_, plan, contributors_, undo_, first, item.second); });
+    const auto change = [&](Index begin, Index end) {
+      do_unit(unit++, updater_.changed_arrays(plan), begin, end,
+              [&](Index first) { run_undoably(updater_, plan, contributors_, undo_, first, end); });
+    };
+    if constexpr (Updater<R, T, T>::by_elements) {
+      change(0, layout().size());
+    } else {
+      for (Index i = 0; i < updater_.partition().items(); ++i) {
+        const auto [begin, end] = updater_.partition().item(i);
+        change(begin, end);
+      }
     }
     updater_.commit(state, plan, sources);
   }

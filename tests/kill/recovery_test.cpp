@@ -35,8 +35,8 @@ struct Scene {
 
 /// A trainer in the calling process, and its variable.
 struct Model {
-  Model(const std::string& folder, int place, const SyncOptions& options)
-      : w(variables.add("w", Eigen::VectorXd::Zero(k_size))),
+  Model(const std::string& folder, int place, const SyncOptions& options, Index size = k_size)
+      : w(variables.add("w", Eigen::VectorXd::Zero(size))),
         trainer(Sgd{1.0}, variables, options,
                 SharedMemory{.name = "kill", .replica = place, .directory = folder, .patience = 10s}) {}
   Variables<double> variables;
@@ -147,6 +147,40 @@ TEST_CASE("a replica that settles the death of another is killed as well", "[kil
   std::cout << "killed " << kills << " times, of these " << second_kills << " while settling a death"
             << std::endl;
   CHECK(second_kills >= 10);
+}
+
+TEST_CASE("a replica is killed in the middle of a run of several items", "[kill]") {
+  const Watchdog watchdog(300s);
+  constexpr Index size = 130 * 4096;  // so many that up to four are claimed at once
+  int kills = 0;
+  // 70 points and more of the first item, which is claimed alone; then the loop of a run, and marks of its
+  // items.
+  for (int at = 60; at <= 360; at += at < 320 ? 29 : 1) {
+    INFO("killed at point " << at << " from the first item on");
+    const SessionFolder folder;
+    const Shared<Scene> scene;
+    const SyncOptions options{.replicas_to_aggregate = 2, .departure = Departure::wait, .deadline = 30s};
+    const auto start = [&](int place, int point) {
+      return Process([&, place, point] {
+        arm(scene->log[place], point, "item");
+        Model model(folder.path(), place, options, size);
+        model.trainer.run([&](auto& replica) { steps(replica, model.w, 4); });
+        const auto w = model.variables.value(model.w);
+        scene->value[place] = w.minCoeff() == w.maxCoeff() ? w[0] : 0;
+        return 0;
+      });
+    };
+    Process first = start(0, at), second = start(1, 0);
+    if (first.wait() == 128 + SIGKILL) {
+      ++kills;
+      Process replacement = start(0, 0);
+      CHECK(replacement.wait() == 0);
+    }
+    CHECK(second.wait() == 0);
+    for (const int place : {0, 1}) CHECK(scene->value[place] == -6);
+    CHECK(folder.files().empty());
+  }
+  CHECK(kills > 20);
 }
 
 TEST_CASE("a replica is killed in the update that its leaving has closed", "[kill]") {

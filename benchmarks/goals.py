@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The goals, and whether measurements reach them: goals.py MEASUREMENTS... [--markdown FILE]
 
-A measurement is a line of JSON with a name and a value, as the benchmark programs print with --compare. Prints one line
-per goal: name, measured, needed, ok or MISS. Exits with 0 only if all are ok.
+A measurement is a line of JSON with a name and a value, as the benchmark programs print with --compare; of several with
+one name the median counts. Prints one line per goal: name, measured, needed, ok or MISS. Exits with 0 only if all are ok.
 """
 import argparse
+import collections
 import fnmatch
 import json
 import pathlib
+import statistics
 import sys
 
 # Goal, measurements that must reach it (the worst one counts), relation, needed, unit.
@@ -58,12 +60,13 @@ parser.add_argument("measurements", nargs="+", type=pathlib.Path)
 parser.add_argument("--markdown", type=pathlib.Path, help="also write the table to this file")
 arguments = parser.parse_args()
 
-measured = {}
+found = collections.defaultdict(list)
 for file in arguments.measurements:
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("{"):
             entry = json.loads(line)
-            measured[entry["name"]] = entry["value"]
+            found[entry["name"]].append(entry["value"])
+measured = {name: statistics.median(values) for name, values in found.items()}
 
 missed = 0
 rows = []

@@ -105,7 +105,7 @@ void compare(const std::string& name, Arrays& arrays, const std::array<float*, s
   Interleaved rounds;
   rounds.add("lockstep", repeated(library));
   rounds.add("intrinsics", repeated([&] { by_hand(step); }));
-  rounds.run(101);
+  rounds.run(501);
   report("update/" LOCKSTEP_VARIANT "/" + std::string(k_set) + "/" + name,
          rounds.ratio("lockstep", "intrinsics"), "x the time", rounds);
 }

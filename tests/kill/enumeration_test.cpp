@@ -31,7 +31,7 @@ namespace {
 
 constexpr int k_most = 3;
 constexpr int k_rounds = 4;
-constexpr Index k_size = 4096 + 300;  // two items of an update, the second in two parts
+constexpr Index k_size = 4096 + 300;  // two items of an update
 
 /// Gradient number `sequence` of a replica, the same whoever sits there.
 float gradient_of(int place, std::int64_t sequence, Index element) {
@@ -83,7 +83,7 @@ int train(const Case& c, const std::string& folder, int place, Report& report, B
       while (replica.global_step() < k_rounds) {
         auto gradient = replica.gradient(w);
         for (Index i = 0; i < k_size; ++i) gradient[i] = gradient_of(place, replica.sequence(), i);
-        replica.apply_gradients();
+        if (replica.apply_gradients().status == Status::stopped) break;
       }
     });
   } catch (const PeerFailed& error) {
@@ -200,9 +200,12 @@ void check(const Case& c, const Scene& scene, std::string& problem) {
       continue;
     }
     if (place == c.victim && c.departure != Departure::wait) continue;  // it may have ended before the others
-    if (c.departure == Departure::fail && report.failed_because_of == -2 && report.global_step < k_rounds)
+    const bool is_early = report.global_step < k_rounds;
+    const bool may_be_early = c.departure == Departure::stop && !scene.reports[c.victim].finished;
+    if (c.departure == Departure::fail && report.failed_because_of == -2 && is_early)
       problem += "replica " + std::to_string(place) + " stopped early; ";
-    if (c.departure != Departure::fail && (report.failed_because_of != -2 || report.global_step != k_rounds))
+    if (c.departure != Departure::fail &&
+        (report.failed_because_of != -2 || report.global_step > k_rounds || (is_early && !may_be_early)))
       problem += "replica " + std::to_string(place) + " ended in step " + std::to_string(report.global_step) +
                  ": " + report.text + "; ";
     if (report.failed_because_of >= 0 && report.failed_because_of != c.victim)
@@ -212,8 +215,8 @@ void check(const Case& c, const Scene& scene, std::string& problem) {
   }
   if (!some) return;
   // Of a round that was given up nothing is in the variables, however much of it had been accepted.
-  const std::int64_t of_victim =
-      c.departure == Departure::fail ? some->global_step : some->accepted[c.victim];
+  const bool gives_up = c.departure == Departure::fail || c.departure == Departure::stop;
+  const std::int64_t of_victim = gives_up ? some->global_step : some->accepted[c.victim];
   const std::vector<float> expected = textbook(c, some->global_step, of_victim);
   const auto bytes = expected.size() * sizeof(float);
   if (std::memcmp(expected.data(), some->values, bytes) != 0) {
@@ -265,7 +268,8 @@ TEST_CASE("BR-100: killed at each point from the creation of the session on, and
 
 TEST_CASE("BR-100: killed at each point of an update and after it; the others go on", "[kill][BR-100]") {
   const Watchdog watchdog(900s);
-  for (const Departure departure : {Departure::redistribute, Departure::shrink, Departure::fail}) {
+  for (const Departure departure :
+       {Departure::redistribute, Departure::shrink, Departure::fail, Departure::stop}) {
     enumerate({2, departure, 1}, false);
     enumerate({3, departure, 0}, false);
   }

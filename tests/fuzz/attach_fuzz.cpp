@@ -60,7 +60,7 @@ struct Attached {
 /// A trainer with an accumulator per variable.
 struct Pushing {
   Pushing(const std::string& folder, Driver driver)
-      : w(variables.add("w", Eigen::VectorXd::Zero(5))),
+      : w(variables.add("w", Eigen::VectorXd::Zero(k_size))),  // more than an undo area has room for
         table(variables.add("table", Rows(Rows::Zero(4, 2)))),
         trainer(Sgd{0.1}, variables,
                 VariableOptions{.replicas_to_aggregate = 2,
@@ -73,11 +73,13 @@ struct Pushing {
   void push(int place) {
     static constexpr std::array<Index, 3> k_indices{1, 1, 3};
     static constexpr std::array k_values{1.0, 2.0, 3.0, 4.0, 5.0, 6.0};
+    static const std::vector<double> ones(k_size, 1.0);
     const std::array<NamedGradient<double>, 2> gradients{
-        {{"w", TensorView<const double>(std::span(k_values).first(5))},
+        {{"w", TensorView<const double>(std::span(ones))},
          {"table", SparseGradient<double>{.indices = k_indices, .values = {k_values, {3, 2}}}}}};
     trainer.push(place, gradients);
   }
+  static constexpr Index k_size = 700;
   using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   Variables<double> variables;
   Handle<Eigen::VectorXd, double> w;

@@ -85,7 +85,8 @@ class Scene {
     return {carver.array<detail::Tiles::Word>(static_cast<std::size_t>(items)), items};
   }
   static detail::UndoArea<float> undo_area(Carver& carver, const Subject& updater) {
-    return {carver, updater.partition().largest_whole_item(), updater.most_changed_arrays};
+    return {carver, updater.layout().size(), updater.partition().largest_whole_item(),
+            updater.most_changed_arrays};
   }
   RowLayout rows_;
   CarvedMemory memory_;
@@ -243,13 +244,21 @@ TEST_CASE("so can one that goes over several items in one run", "[kill][undo]") 
     };
     CHECK(stops(Sgd{0.5}) == 3 + 2 * (6 + 7 * 3 + 2));
     CHECK(stops(Adam{.lazy_rows = true}) == 3 + 2 * (6 + 7 * 3 + 2));
+    const auto some_stops = [&](const auto& rule) {
+      return stop_everywhere(rule, model.variables, gradients.sources, applying(2), 7);
+    };
+    CHECK(some_stops(Adam{}) >= 2 * 146);  // all rows
+    CHECK(some_stops(MovingAverage<Sgd>{Sgd{0.5}, 0.9}) >= 2 * 146);
   }
 }
 
 TEST_CASE("so can one of a rule that needs whole variables", "[kill][undo]") {
   Model model(k_one_item);
-  const Gradients gradients(true, k_one_item);
-  CHECK(stop_everywhere(Lamb{}, model.variables, gradients.sources, applying(2)) == 3 + 2 * 3);
+  for (const bool dense : {true, false}) {
+    INFO((dense ? "dense" : "rows"));
+    const Gradients gradients(dense, k_one_item);
+    CHECK(stop_everywhere(Lamb{}, model.variables, gradients.sources, applying(2)) == 3 + 2 * 3);
+  }
 }
 
 TEST_CASE("so can sums of an open window", "[kill][undo]") {

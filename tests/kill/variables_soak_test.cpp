@@ -30,7 +30,7 @@ struct Pushes {
   static constexpr std::size_t k_most = 3;        // replicas
   static constexpr std::int64_t k_updates = 200;  // of one session
   static constexpr std::size_t k_pushes = 16 * k_updates;
-  static constexpr Index k_long = 5000;  // two items of an update
+  static constexpr Index k_long = 5000;  // more than an item of an update has
   static constexpr Index k_rows = 8, k_columns = 3;
 
   using Log = PushLog<k_pushes, k_most>;

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Index k_long = 5000;  // two items of an update
+constexpr Index k_long = 5000;  // more than an item of an update has
 constexpr Index k_rows = 6, k_columns = 3;
 
 /// The average is a slot, and Sgd applies repeated rows in turn.

@@ -164,8 +164,8 @@ LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Ind
 /// themselves at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own
 /// loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time. A functor with
 /// `fetch(i)` has several arrays, and fetches what is needed some lines later, two lines of each array at a
-/// time. Not for short runs, unless the functor says that they are part of something larger. A functor whose
-/// lines are kept (keep_lines.hpp) copies what they were before they are stored.
+/// time. Not for short runs, unless the functor says that they are part of something larger, or lines are
+/// kept: such a functor (keep_lines.hpp) copies what they were before they are stored.
 template <class T, class Functor>
 void stream(T* target, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;

@@ -47,7 +47,7 @@ class SharedUpdate {
         units_(carver.array<std::atomic<std::uint64_t>>(1)),
         in_turn_(carver.array<InTurn>(groups.count())),
         updater_(recipe, variables, rows, carver, true),
-        undo_(carver, longest_copy(), updater_.most_changed_arrays),
+        undo_(carver, layout().size(), longest_copy(), updater_.most_changed_arrays),
         memory_(aggregate_bytes(rows)),
         aggregate_(own_aggregate(rows)) {
     aggregate_.clear();

@@ -90,7 +90,7 @@ class Tiles {
   }
   static std::uint64_t state_of(std::uint64_t word) { return word & 3; }
   static std::uint64_t word(std::uint64_t stage, Index position, int owner, std::uint64_t state) {
-    return stage << k_stage | static_cast<std::uint64_t>(position) << k_position |
+    return stage << k_stage | static_cast<std::uint64_t>(position & (k_positions - 1)) << k_position |
            static_cast<std::uint64_t>(owner + 1) << k_owner | state;
   }
   static bool is_done(std::uint64_t word, std::uint64_t stage) {

@@ -204,7 +204,8 @@ class TrainerState {
     std::vector<UndoArea<T>> areas;
     if constexpr (k_survives_kill)
       for (int i = 0; i <= options_.replicas(); ++i)
-        areas.emplace_back(carver, updater.partition().largest_whole_item(), updater.most_changed_arrays);
+        areas.emplace_back(carver, updater.layout().size(), updater.partition().largest_whole_item(),
+                           updater.most_changed_arrays);
     return areas;
   }
   /// The session, if its processes agree. If replicas are still expected, this is one of them, and the others

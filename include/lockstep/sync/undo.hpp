@@ -27,12 +27,13 @@ namespace detail {
 template <class T>
 class UndoArea {
  public:
-  /// @param elements of the longest range that is copied as a whole. @param arrays that an update changes.
-  UndoArea(Carver& carver, Index elements, std::size_t arrays) {
+  /// @param size elements of the layout. @param longest elements of the longest range that is copied as a
+  /// whole. @param arrays that an update changes.
+  UndoArea(Carver& carver, Index size, Index longest, std::size_t arrays) : size_(size), longest_(longest) {
     carver.next_page();
     item_ = carver.array<std::atomic<std::uint64_t>>(1);
     progress_ = carver.array<std::atomic<std::uint64_t>>(1);
-    copies_ = carver.array<T>(static_cast<std::size_t>(std::max(elements, 2 * k_kept<T>)) * arrays);
+    copies_ = carver.array<T>(static_cast<std::size_t>(std::max(longest, 2 * k_kept<T>)) * arrays);
     carver.next_page();
   }
 
@@ -40,8 +41,9 @@ class UndoArea {
   void forget() { store_in_order(*item_, 0); }
   /// A run of claimed items is begun, with its element `first`, which is in `item`.
   void reach(std::uint64_t stage, Index item, Index first) {
-    store_in_order(*progress_,
-                   Progress::at(first).word());  // which is right for the run before, for that is done
+    // The place is right beside the old item, too: that run is done, and of this one nothing behind it is
+    // begun.
+    store_in_order(*progress_, Progress::at(first).word());
     store_in_order(*item_, tag(stage, item));
   }
   /// For the run that was reached, up to element `end`: copies its lines.
@@ -65,13 +67,14 @@ class UndoArea {
                 Index end) const {
     const std::uint64_t run = item_->load(std::memory_order_relaxed);
     const Progress reached(progress_->load(std::memory_order_relaxed));
+    const Index position = reached.position();
     if (run < tag(stage, 0) || run > tag(stage, item)) return first;  // it has not begun with this item
+    if (position > size_) return first;                               // damaged: there is no such place
     if (reached.is_whole()) {
-      if (run != tag(stage, item)) return first;
+      if (run != tag(stage, item) || end - begin > longest_) return first;
       put_back(arrays, begin, end, copies_, end - begin);
       return begin;
     }
-    const Index position = reached.position();
     if (position >= end) return end;
     const Index kept = std::min(reached.kept(), k_kept<T>);
     const Index from = std::max(position, begin), to = std::min(position + kept, end);
@@ -95,6 +98,7 @@ class UndoArea {
     }
   }
 
+  Index size_, longest_;
   std::atomic<std::uint64_t>* item_;
   std::atomic<std::uint64_t>* progress_;
   T* copies_;

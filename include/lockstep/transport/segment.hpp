@@ -46,7 +46,7 @@ struct SegmentShape {
 /// At the start of the file.
 struct alignas(k_alignment) SegmentHeader {
   static constexpr std::array<char, 8> k_magic{'l', 'o', 'c', 'k', 's', 't', 'e', 'p'};
-  static constexpr std::uint64_t k_format = 2;
+  static constexpr std::uint64_t k_format = 3;
 
   std::array<char, 8> magic;
   std::uint64_t format;

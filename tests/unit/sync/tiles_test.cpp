@@ -94,6 +94,12 @@ TEST_CASE("who claims an item of a dead owner begins where that one was", "[sync
   w.tiles.finish_last(0, 5, -1);
   REQUIRE(w.tiles.claim(0, 6, 0));
   CHECK(w.tiles.first(0) == 0);
+  // A place that no item has does not make it an item of another stage.
+  CHECK(release(w.tiles, 6, 0, (Index{1} << 20) + 3).size() == 1);
+  REQUIRE(w.tiles.claim(0, 6, 1));
+  CHECK(w.tiles.first(0) == 3);
+  w.tiles.finish(0, 6, 1);
+  CHECK(w.tiles.claim(0, 7, 1));
 }
 
 namespace {
@@ -131,7 +137,7 @@ struct Scene {
   std::array<float, 300> w{}, m{};
   std::array<float*, 2> arrays{w.data(), m.data()};
   Carver carver{memory.data()};
-  Undo undo{carver, size, 2};
+  Undo undo{carver, size, size, 2};
 };
 
 }  // namespace
@@ -218,6 +224,22 @@ TEST_CASE("an undo area puts back an item that was copied as a whole", "[sync][t
   s.w[50] = -1;
   CHECK(s.undo.restore(4, 1, 10, s.arrays, 10, 290) == 10);
   CHECK(s.w[50] == -1);
+}
+
+TEST_CASE("what a damaged undo area says is not believed", "[sync][tiles]") {
+  Scene s;
+  Carver again{s.memory.data()};
+  const Undo smaller{again, 100, 10,
+                     2};  // the same words; its layout has 100 elements, 10 of them are copied
+  s.undo.reach(4, 0, 0);
+  s.undo.save(s.arrays, 0, 20);
+  s.w[5] = -1;
+  CHECK(smaller.restore(4, 0, 3, s.arrays, 0, 20) == 3);
+  CHECK(s.w[5] == -1);
+  s.undo.reach(4, 0, 101);
+  CHECK(smaller.restore(4, 0, 3, s.arrays, 0, 20) == 3);
+  s.undo.reach(4, 0, 100);
+  CHECK(smaller.restore(4, 0, 3, s.arrays, 0, 20) == 20);
 }
 
 TEST_CASE("what is not of an item is not put back", "[sync][tiles]") {

@@ -221,7 +221,6 @@ class Refusals(Test):
                                   (b"x" * 10_000, "it is no segment of lockstep"),
                                   (MAGIC, "it is not complete"),
                                   (MAGIC + bytes(10_000), "it is not complete"),
-                                  (MAGIC + b"\2" + bytes(10_000), "its header is damaged"),
                                   (MAGIC + b"\1" + bytes(10_000), "it has format 1"),
                                   (MAGIC + b"\xff" * 10_000, "it has format")]:
             self.path("bad").write_bytes(content)
@@ -234,6 +233,8 @@ class Refusals(Test):
         self.stop()
         self.path("bad").write_bytes(whole[:-1])
         self.expect_error("bad", "its header is damaged: parts of")
+        self.path("bad").write_bytes(whole[:len(MAGIC) + 8] + bytes(10_000))  # the format, and nothing behind it
+        self.expect_error("bad", "its header is damaged")
         self.path("bad").write_bytes(re.sub(rb"build: lockstep \d", b"build: lockstep 9", whole))
         self.expect_error("bad", "it was made by 'lockstep 9")
         self.path("bad").write_bytes(re.sub(rb"\nstate: \d", b"\nstate: 9", whole))

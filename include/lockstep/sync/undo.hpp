@@ -118,7 +118,7 @@ void run_undoably(Updater& updater, const Plan& plan, const Sources& sources, Un
 }
 
 /// Does claimed items from `i` on, at most up to `end`, in one run. @return one past the last of them: an
-/// item that an earlier owner has left begins a run of its own.
+/// item that an earlier owner has left begins a run of its own, and whole variables are one each.
 template <class Updater, class Plan, class Sources, class T>
 Index run_claimed(Updater& updater, const Plan& plan, const Sources& sources, UndoArea<T>& undo,
                   const Tiles& tiles, std::uint64_t stage, Index i, Index end) {

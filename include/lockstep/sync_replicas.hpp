@@ -103,7 +103,7 @@ class SyncReplicas {
                                   Replica replica = place < 0 ? join(stop) : join(place, stop);
                                   try {
                                     if (no_thread) std::rethrow_exception(no_thread);
-                                    loop(replica);    // may move it away: then nothing is left here
+                                    loop(replica);    // may move it away; one without a seat does nothing
                                     replica.leave();  // NOLINT(clang-analyzer-cplusplus.Move)
                                   } catch (const std::exception& error) {
                                     replica.abandon(error.what());  // NOLINT(clang-analyzer-cplusplus.Move)

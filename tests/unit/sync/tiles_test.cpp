@@ -192,7 +192,7 @@ TEST_CASE("a run of several items is put back item by item", "[sync][tiles]") {
   s.undo.reach(9, 1, 200);
   CHECK(restore(3, 250) == 250);
   CHECK(s.undo.restore(9, 5, 430, s.arrays, 400, 500) == 430);
-  // Another one is begun before its item is named, with its element 30.
+  // Another one has begun with element 230, and its item is not named yet.
   s.undo.lines(300).for_lines(230, 230, 0, s.arrays, [](Index, Index) {});
   CHECK(restore(3, 230) == 230);
 }
@@ -229,8 +229,8 @@ TEST_CASE("an undo area puts back an item that was copied as a whole", "[sync][t
 TEST_CASE("what a damaged undo area says is not believed", "[sync][tiles]") {
   Scene s;
   Carver again{s.memory.data()};
-  const Undo smaller{again, 100, 10,
-                     2};  // the same words; its layout has 100 elements, 10 of them are copied
+  // The same words for a layout of 100 elements, of which 10 are copied.
+  const Undo smaller{again, 100, 10, 2};
   s.undo.reach(4, 0, 0);
   s.undo.save(s.arrays, 0, 20);
   s.w[5] = -1;

@@ -33,6 +33,10 @@ namespace detail {
 struct ProbeState {
   std::int64_t value = 0;
 };
+/// Types with names, because a lambda in a concept has another number in each file that is compiled.
+struct ProbeRead {
+  std::int64_t operator()(ProbeState& state) const { return state.value; }
+};
 struct ProbeThen {
   void operator()(const ProbeState&) const {}
 };
@@ -80,12 +84,8 @@ concept SharesMemory = requires(detail::probe_session_t<Net>& session) {
 /// `session.exclusive(f, then)` calls `then(const State&)` after that, still inside.
 template <class Net>
 concept ExcludesOthers = requires(detail::probe_session_t<Net>& session) {
-  {
-    session.exclusive([](detail::ProbeState& state) { return state.value; })
-    } -> std::same_as<std::int64_t>;
-  {
-    session.exclusive([](detail::ProbeState& state) { return state.value; }, detail::ProbeThen{})
-    } -> std::same_as<std::int64_t>;
+  { session.exclusive(detail::ProbeRead{}) } -> std::same_as<std::int64_t>;
+  { session.exclusive(detail::ProbeRead{}, detail::ProbeThen{}) } -> std::same_as<std::int64_t>;
 };
 
 /// `session.wait(word, seen, until, participants)` returns when the word changed, after a slice, or at the

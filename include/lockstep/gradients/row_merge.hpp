@@ -14,33 +14,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-/// One row of a merge: \f$s\,(w + \sum_i c_i\, g_i)\f$ over those who have it.
+/// What a merge visits of one row: \f$s\,(w + \sum_i c_i\, g_i)\f$ over those who have it.
 template <class T, class G>
 struct MergedRow {
-  Index begin;              ///< its first element, as the layout counts
-  const T* wide;            ///< its first element in an open window of wider scalars, or null; comes first
-  const G* const* sources;  ///< its first element in each contribution that has it, in replica order
+  Index begin;              ///< its first element in the range of the merge, as the layout counts
+  Index size;               ///< elements in the range: fewer than the row has where the range cuts it
+  const T* wide;            ///< the first element in an open window of wider scalars, or null; comes first
+  const G* const* sources;  ///< the first element in each contribution that has the row, in replica order
   const T* coefficients;    ///< of each of these
   int count;                ///< of these
   T scale;                  ///< applied to the sum
 };
 
-/// Visits the rows that somebody has, in ascending order. Rows are found some at a time and fetched while the
-/// ones before are worked on: they lie far apart, so nothing but this tells the processor which comes next.
+/// Finds the rows that somebody has, in ascending order, some at a time: so it is known which ones come next,
+/// and a loop over them has nothing else to do.
 /// @code{.cpp}
-/// for (merge.start(info, contributors, begin, end); const MergedRow<T, G>* row = merge.row(); merge.next())
+/// for (merge.start(info, contributors, begin, end); !merge.rows().empty(); merge.next())
+///   for (const MergedRow<T, G>& row : merge.rows()) use(row);
 /// @endcode
 template <class T, class G>
 class RowMerge {
  public:
-  /// @param fetched arrays of the layout whose rows are fetched as well, to be written.
-  explicit RowMerge(std::span<T* const> fetched = {}) : fetched_(fetched) {}
-
-  /// Begins with the first row that has elements in [begin, end), a range of the variable without its
+  /// Begins with the first rows that have elements in [begin, end), a range of the variable without its
   /// padding.
   void start(const VariableInfo& info, const Contributors<T, G>& from, Index begin, Index end) {
     offset_ = info.offset;
@@ -52,19 +50,41 @@ class RowMerge {
     group_ = first_row_ / 4096 - 1;
     words_ = bits_ = 0;
     list_sources(info.id, from);
-    find();
+    next();
   }
 
-  /// The row to be visited, valid until `next`; null if there is none.
-  const MergedRow<T, G>* row() const { return at_ < found_ ? &rows_[at_] : nullptr; }
-  /// Elements of a row that are in the range: the first one counts from that of the row.
-  std::pair<Index, Index> inside(const MergedRow<T, G>& row) const {
-    return {std::max(begin_ - row.begin, Index{0}), std::min(end_ - row.begin, width_)};
-  }
-  /// Goes to the next one. @pre row()
-  LOCKSTEP_ALWAYS_INLINE void next() {
-    if (at_ + k_ahead < found_) fetch(rows_[at_ + k_ahead]);
-    if (++at_ == found_) find();
+  /// The rows that were found, valid until `next`; empty if there are no more.
+  std::span<const MergedRow<T, G>> rows() const { return {rows_.data(), found_}; }
+  /// Finds the next ones.
+  void next() {
+    found_ = 0;
+    std::size_t listed = 0;
+    while (found_ < most_rows_ && (bits_ != 0 || find_word())) {
+      const int bit = std::countr_zero(bits_);
+      bits_ &= bits_ - 1;
+      const Index row = word_ * 64 + bit, first = offset_ + row * width_;
+      MergedRow<T, G>& merged = rows_[found_++];
+      merged.begin = std::max(first, begin_);
+      merged.size = std::min(first + width_, end_) - merged.begin;
+      const Index cut = merged.begin - first;
+      merged.wide = (wide_.word >> bit & 1) != 0 ? wide_.data + row * width_ + cut : nullptr;
+      merged.sources = listed_sources_.data() + listed;
+      merged.coefficients = listed_coefficients_.data() + listed;
+      const std::size_t listed_before = listed;
+      // Without branches, because nobody can foretell who has a row: what is listed of one who has not is
+      // written over.
+      for (std::size_t i = 0; i < count_; ++i) {
+        Source& source = sources_[i];
+        const auto has = static_cast<Index>(source.word >> bit & 1);
+        listed_sources_[listed] =
+            static_cast<const G*>(detail::address_of(source.data, row * source.by_row + cut));
+        listed_coefficients_[listed] = source.coefficient;
+        source.data = static_cast<const G*>(detail::address_of(source.data, source.by_member & -has));
+        listed += static_cast<std::size_t>(has);
+      }
+      merged.count = static_cast<int>(listed - listed_before);
+      merged.scale = by_present_ ? static_cast<T>(factor_ / total_of(bit)) : scale_;
+    }
   }
 
  private:
@@ -87,8 +107,8 @@ class RowMerge {
     std::uint64_t word = 0;
   };
 
-  /// Rows that are found at once, and how far ahead of its visit one of them is fetched.
-  static constexpr std::size_t k_most_rows = 128, k_ahead = 16;
+  /// Rows that are found at once.
+  static constexpr std::size_t k_most_rows = 128;
   /// Of all rows that are found at once, and so that one row fits whatever the number of replicas.
   static constexpr std::size_t k_most_listed = 512;
   static_assert(k_max_sources <= static_cast<int>(k_most_listed));
@@ -120,36 +140,6 @@ class RowMerge {
     factor_ = from.factor;
     scale_ = static_cast<T>(from.scale);
     most_rows_ = std::clamp<std::size_t>(k_most_listed / std::max<std::size_t>(count_, 1), 1, k_most_rows);
-  }
-
-  /// Finds the next rows, and fetches the first of them.
-  void find() {
-    at_ = found_ = 0;
-    std::size_t listed = 0;
-    while (found_ < most_rows_ && (bits_ != 0 || find_word())) {
-      const int bit = std::countr_zero(bits_);
-      bits_ &= bits_ - 1;
-      const Index row = word_ * 64 + bit;
-      MergedRow<T, G>& merged = rows_[found_++];
-      merged.begin = offset_ + row * width_;
-      merged.wide = (wide_.word >> bit & 1) != 0 ? wide_.data + row * width_ : nullptr;
-      merged.sources = listed_sources_.data() + listed;
-      merged.coefficients = listed_coefficients_.data() + listed;
-      const std::size_t first = listed;
-      // Without branches, because nobody can foretell who has a row: what is listed of one who has not is
-      // written over.
-      for (std::size_t i = 0; i < count_; ++i) {
-        Source& source = sources_[i];
-        const auto has = static_cast<Index>(source.word >> bit & 1);
-        listed_sources_[listed] = static_cast<const G*>(detail::address_of(source.data, row * source.by_row));
-        listed_coefficients_[listed] = source.coefficient;
-        source.data = static_cast<const G*>(detail::address_of(source.data, source.by_member & -has));
-        listed += static_cast<std::size_t>(has);
-      }
-      merged.count = static_cast<int>(listed - first);
-      merged.scale = by_present_ ? static_cast<T>(factor_ / total_of(bit)) : scale_;
-    }
-    for (std::size_t k = 0; k < std::min(found_, k_ahead); ++k) fetch(rows_[k]);
   }
 
   /// Weight of those who have a row of the word.
@@ -202,17 +192,8 @@ class RowMerge {
     return word;
   }
 
-  /// Inlined, because g++ takes a function that only fetches for one without effect, and drops its calls.
-  LOCKSTEP_ALWAYS_INLINE void fetch(const MergedRow<T, G>& row) const {
-    const Index most = std::min(width_, k_most_fetched);
-    for (T* const array : fetched_)
-      for (Index i = 0; i < most; i += k_line) detail::fetch_for_writing(array + row.begin + i);
-  }
-
   static constexpr std::uint64_t k_all = ~std::uint64_t{0};
-  static constexpr Index k_line = k_alignment / sizeof(T), k_most_fetched = 16 * k_line;
 
-  std::span<T* const> fetched_;
   Index offset_ = 0, width_ = 0, begin_ = 0, end_ = 0, first_row_ = 0, last_row_ = 0;
   Index group_ = 0, word_ = 0;
   std::uint64_t words_ = 0, bits_ = 0;  // of the group, of the word: those still to be looked at
@@ -223,7 +204,7 @@ class RowMerge {
   double factor_ = 1;
   T scale_ = 1;
   std::size_t most_rows_ = 1;  // that are found at once
-  std::size_t found_ = 0, at_ = 0;
+  std::size_t found_ = 0;
   std::array<MergedRow<T, G>, k_most_rows> rows_;
   std::array<const G*, k_most_listed> listed_sources_;
   std::array<T, k_most_listed> listed_coefficients_;

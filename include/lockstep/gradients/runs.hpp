@@ -11,8 +11,8 @@
 #include <lockstep/gradients/row_merge.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <span>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -26,9 +26,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 template <class T, class G>
 class Runs {
  public:
-  /// @param fetched arrays of the layout of which single rows are fetched some rows before their run.
-  Runs(const Layout& layout, const Contributors<T, G>& contributors, std::span<T* const> fetched = {})
-      : layout_(layout), from_(contributors), dense_(contributors.is_dense()), rows_(fetched) {
+  /// Over contributions of this layout, which must outlive it, as the layout must.
+  Runs(const Layout& layout, const Contributors<T, G>& contributors)
+      : layout_(layout), from_(contributors), dense_(contributors.is_dense()) {
     if (!dense_) return;
     select([](const auto&) { return true; });
     sources_.far = layout.size() > detail::k_cached<T>;
@@ -105,23 +105,30 @@ class Runs {
 
   void start_rows(std::uint32_t id) {
     const VariableInfo& info = layout_[id];
-    width_ = info.row_size();
     end_ = std::min(end_, info.offset + info.size);  // rows have no padding
     rows_.start(info, from_, end_of_run_, end_);
+    next_row_ = 0;
   }
 
   /// Sets what the run is that begins at `begin_`. @return its end.
   Index next_in_rows() {
-    const MergedRow<T, G>* row = rows_.row();
-    has_gradient_ = row && row->begin <= begin_;
-    if (!has_gradient_) return row ? row->begin : end_;
+    if (rows_.rows().empty()) return leave_out(end_);
+    const MergedRow<T, G>& row = rows_.rows()[next_row_];
+    if (row.begin > begin_) return leave_out(row.begin);
+    has_gradient_ = true;
     sources_.clear();
-    sources_.scale = row->scale;
-    if (row->wide) sources_.wide = shifted(row->wide, row->begin);
-    for (int i = 0; i < row->count; ++i)
-      sources_.add(shifted(row->sources[i], row->begin), row->coefficients[i]);
-    const Index end = std::min(end_, row->begin + width_);
-    rows_.next();
+    sources_.scale = row.scale;
+    if (row.wide) sources_.wide = shifted(row.wide, begin_);
+    for (int i = 0; i < row.count; ++i) sources_.add(shifted(row.sources[i], begin_), row.coefficients[i]);
+    const Index end = begin_ + row.size;
+    if (++next_row_ == rows_.rows().size()) {
+      rows_.next();
+      next_row_ = 0;
+    }
+    return end;
+  }
+  Index leave_out(Index end) {
+    has_gradient_ = false;
     return end;
   }
   /// Where element 0 of the layout would be, if `at` were element `element`: nothing need be there.
@@ -136,8 +143,8 @@ class Runs {
   bool dense_;
   bool by_rows_ = false, has_gradient_ = false, in_present_variable_ = false;
   Index begin_ = 0, end_of_run_ = 0, end_ = 0;
-  Index width_ = 0;  // of the rows of the variable, if it has rows
   RowMerge<T, G> rows_;
+  std::size_t next_row_ = 0;  // of those that were found
 };
 
 LOCKSTEP_NAMESPACE_END

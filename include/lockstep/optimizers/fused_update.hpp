@@ -15,6 +15,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -203,6 +204,21 @@ struct SharedRow {
   }
 };
 
+/// How many rows ahead of its update a row is fetched.
+inline constexpr std::size_t k_rows_fetched_ahead = 16;
+
+/// Brings the lines of a row nearer that an update reads and writes, the first ones of a long row: rows lie
+/// far apart, so nothing else tells the processor which comes next.
+template <class T, class G, std::size_t count>
+LOCKSTEP_ALWAYS_INLINE void fetch_row(const MergedRow<T, G>& row, const std::array<T*, count>& changed) {
+  constexpr Index most_lines = 16;
+  const Index size = std::min(row.size, most_lines * k_line<T>);
+  for (const T* array : changed)
+    for (Index i = 0; i < size; i += k_line<T>) fetch_for_writing(array + row.begin + i);
+  for (int k = 0; k < row.count; ++k)
+    for (Index i = 0; i < size; i += k_line<G>) fetch_for_reading(row.sources[k] + i);
+}
+
 template <class T, class Packet, class R, class Sum, std::size_t... I>
 LOCKSTEP_ALWAYS_INLINE void update_pack(const R& rule, const step_of_t<R>& step, T* values,
                                         const std::array<T*, slot_count_v<R>>& slots, const Sum& sum,
@@ -217,12 +233,13 @@ LOCKSTEP_ALWAYS_INLINE void update_pack(const R& rule, const step_of_t<R>& step,
 
 }  // namespace detail
 
-/// Applies `rule` to the rows of a merge. All of them in one loop: a call for each row would pass its
-/// arguments through memory, and wait there until all rows before are written.
+/// Applies `rule` to the rows of a merge. All that were found in one loop, which stores nothing but rows:
+/// what else it stored, such as the arguments of a call for each row or the list of the next ones, would wait
+/// until all rows before are written (docs/design/006).
 /// @param keeper as in `update_elements`.
 template <class T, class G, class R, class Keeper = detail::NothingKept>
 void update_rows(const R& rule, const step_of_t<R>& step, T* values,
-                 const std::array<T*, slot_count_v<R>>& slots, RowMerge<T, G>& rows,
+                 const std::array<T*, slot_count_v<R>>& slots, RowMerge<T, G>& merge,
                  const Keeper& keeper = {}) {
   using Packet = detail::BestPacket<T>;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
@@ -230,20 +247,27 @@ void update_rows(const R& rule, const step_of_t<R>& step, T* values,
   const detail::HeldRule<R> held = rule;
   const step_of_t<R> held_step = step;
   const auto changed = detail::changed_arrays(values, slots);
+  constexpr std::size_t ahead = detail::k_rows_fetched_ahead;
   const auto update = [&](const MergedRow<T, G>& row, const auto& sum) {
-    const auto [begin, end] = rows.inside(row);
-    keeper.for_lines(begin, end, row.begin, changed, [&](Index i, Index line_end) {
-      for (; i + lanes <= line_end; i += lanes)
+    keeper.for_lines(0, row.size, row.begin, changed, [&](Index i, Index end) {
+      for (; i + lanes <= end; i += lanes)
         detail::update_pack<T, Packet>(held, held_step, values, slots, sum, row.begin, i, each_slot);
-      for (; i < line_end; ++i)
+      for (; i < end; ++i)
         detail::update_pack<T, T>(held, held_step, values, slots, sum, row.begin, i, each_slot);
     });
   };
-  for (; const MergedRow<T, G>* row = rows.row(); rows.next())
-    if (row->count == 1 && !row->wide)
-      update(*row, detail::SingleRow<T, G>{row->sources[0], row->coefficients[0], row->scale});
-    else
-      update(*row, detail::SharedRow<T, G>{*row});
+  for (; !merge.rows().empty(); merge.next()) {
+    const std::span<const MergedRow<T, G>> rows = merge.rows();
+    for (std::size_t k = 0; k < std::min(ahead, rows.size()); ++k) detail::fetch_row(rows[k], changed);
+    for (std::size_t k = 0; k < rows.size(); ++k) {
+      if (k + ahead < rows.size()) detail::fetch_row(rows[k + ahead], changed);
+      const MergedRow<T, G>& row = rows[k];
+      if (row.count == 1 && !row.wide)
+        update(row, detail::SingleRow<T, G>{row.sources[0], row.coefficients[0], row.scale});
+      else
+        update(row, detail::SharedRow<T, G>{row});
+    }
+  }
 }
 
 /// `update_elements` with a gradient of zero.

@@ -342,8 +342,7 @@ class Updater {
 
   template <class Keeper>
   void apply_elements(const Contributors<T, G>& contributors, Index begin, Index end, const Keeper& keeper) {
-    const auto written = detail::changed_arrays(values_, slots_);
-    Runs<T, G> runs(layout_, contributors, written);
+    Runs<T, G> runs(layout_, contributors);
     if (runs.is_dense() && groups_.is_uniform())
       return update_elements(groups_.rule(0), steps_[0], values_, slots_, runs.all_sources(), begin,
                              end - begin, keeper);

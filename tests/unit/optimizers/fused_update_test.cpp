@@ -109,9 +109,7 @@ TEMPLATE_TEST_CASE("update_rows: the same bits as one update for each row", "[op
     from.by_present = numbers.chance(30);
     for (const Index cut : {Index{16}, layout.size()}) {
       State<T> by_rows(layout.size()), by_runs(layout.size());
-      std::vector<T*> written;
-      for (auto& array : by_rows.arrays) written.push_back(array.data());
-      Runs<T, T> runs(layout, from), rows(layout, from, written);
+      Runs<T, T> runs(layout, from), rows(layout, from);
       const Adam rule;
       for (Index begin = 0; begin < layout.size(); begin += cut) {
         const Index end = std::min(begin + cut, layout.size());

@@ -6,12 +6,17 @@
 #include "support/sync_step.hpp"
 
 #include <barrier>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace {
 
@@ -116,13 +121,13 @@ class Lockstep {
 };
 
 /// The textbook: a map from row to where its sum is, one gradient after the other, then the rows of the map
-/// are updated. Its memory is kept from step to step.
+/// are updated. Its memory is of the same kind as in a step, and kept from step to step.
 template <class Map>
 class MapMerge {
  public:
   explicit MapMerge(const Batches& batches)
       : batches_(batches), values_(k_table * k_width), sums_(k_rows * k_replicas * k_width) {
-    for (Index i = 0; i < values_.size(); ++i) values_(i) = initial(i);
+    for (Index i = 0; i < k_table * k_width; ++i) values_.data()[i] = initial(i);
     step(0);
     expect_first_batch(values_.data(), batches, "map");
   }
@@ -157,33 +162,35 @@ class MapMerge {
   }
 
   const Batches& batches_;
-  Eigen::ArrayXf values_, sums_;
+  Floats values_, sums_;
 };
 
 /// Every replica has the whole table as its gradient, and two threads sweep over it. The gradients are there
 /// already: writing them would only make it slower.
 class DenseSweep {
  public:
-  DenseSweep() : values_(k_table * k_width) {
-    values_.setOnes();
-    for (int k = 0; k < k_replicas; ++k) gradients_.emplace_back(Eigen::ArrayXf::Zero(k_table * k_width));
+  DenseSweep() {
+    for (int k = 0; k < k_replicas; ++k)
+      gradients_.push_back(std::make_unique<Floats>(k_table * k_width, 0.0F));
   }
   double operator()(int steps) {
-    return seconds_in_parallel(
-               2,
-               [&](int thread) {
-                 const Index half = values_.size() / 2, from = thread * half;
-                 const auto part = [&](Eigen::ArrayXf& array) { return array.segment(from, half); };
-                 for (int i = 0; i < steps; ++i)
-                   part(values_) -= (k_rate / k_replicas) * (part(gradients_[0]) + part(gradients_[1]) +
-                                                             part(gradients_[2]) + part(gradients_[3]));
-               }) /
+    return seconds_in_parallel(2,
+                               [&](int thread) {
+                                 const Index half = k_table * k_width / 2;
+                                 const auto part = [&](Floats& array) {
+                                   return Eigen::Map<Eigen::ArrayXf>(array.data() + thread * half, half);
+                                 };
+                                 const auto gradient = [&](std::size_t k) { return part(*gradients_[k]); };
+                                 for (int i = 0; i < steps; ++i)
+                                   part(values_) -= (k_rate / k_replicas) *
+                                                    (gradient(0) + gradient(1) + gradient(2) + gradient(3));
+                               }) /
            steps;
   }
 
  private:
-  Eigen::ArrayXf values_;
-  std::vector<Eigen::ArrayXf> gradients_;
+  Floats values_{k_table * k_width};
+  std::vector<std::unique_ptr<Floats>> gradients_;
 };
 
 /// What any merge has to move, with nothing to find out: the order of the rows is known beforehand. Two
@@ -320,6 +327,18 @@ void register_all() {
                     [] { return std::make_unique<DenseSweep>(); });
 }
 
+/// Memory that is freed stays in the process: the maps get theirs back each step, and would mostly wait for
+/// new pages.
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}
+
 }  // namespace
 
-int main(int argc, char** argv) { return run_program(argc, argv, compare, register_all); }
+int main(int argc, char** argv) {
+  keep_freed_memory();
+  return run_program(argc, argv, compare, register_all);
+}

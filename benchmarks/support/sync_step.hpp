@@ -46,14 +46,14 @@ class TestVariables {
     for (const Handle& handle : handles_) (void)replica.gradient(handle);
   }
   template <class R>
-  void expect_updated_once(int replicas, const std::string& who) const {
+  void expect_updated(int replicas, int steps, const std::string& who) const {
     for (std::size_t k = 0; k < handles_.size(); ++k) {
       const auto values = set_.value(handles_[k]);
       for (Index i = 0; i < size_; i += size_ / 5'000 + 1) {
         const Index element = static_cast<Index>(k) * size_ + i;
         expect_close(static_cast<double>(values(i)),
                      element_after<R>(static_cast<double>(pattern(element, k_values_seed)),
-                                      mean_gradient(element, replicas), 1),
+                                      mean_gradient(element, replicas), steps),
                      who + ", element " + std::to_string(element));
       }
     }
@@ -82,7 +82,7 @@ class SyncStep {
       variables_.write_gradients(replica, replica.index());
       replica.apply_gradients();
       if (replica.index() == 0 || here_ == 1)  // as long as it is here nobody can make another step
-        variables_.template expect_updated_once<R>(replicas, "sync step");
+        variables_.template expect_updated<R>(replicas, 1, "sync step");
     });
   }
 

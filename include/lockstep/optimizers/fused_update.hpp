@@ -208,7 +208,8 @@ struct SharedRow {
 inline constexpr std::size_t k_rows_fetched_ahead = 16;
 
 /// Brings the lines of a row nearer that an update reads and writes, the first ones of a long row: rows lie
-/// far apart, so nothing else tells the processor which comes next.
+/// far apart, so nothing else tells the processor which comes next. Inlined, because g++ takes a function
+/// that only fetches for one without effect, and drops its calls.
 template <class T, class G, std::size_t count>
 LOCKSTEP_ALWAYS_INLINE void fetch_row(const MergedRow<T, G>& row, const std::array<T*, count>& changed) {
   constexpr Index most_lines = 16;

@@ -71,17 +71,20 @@ class RowMerge {
       merged.sources = listed_sources_.data() + listed;
       merged.coefficients = listed_coefficients_.data() + listed;
       const std::size_t listed_before = listed;
-      // Without branches, because nobody can foretell who has a row: what is listed of one who has not is
-      // written over.
-      for (std::size_t i = 0; i < count_; ++i) {
-        Source& source = sources_[i];
-        const auto has = static_cast<Index>(source.word >> bit & 1);
+      // Without branches on who has a row, because nobody can foretell it: what is listed of one who has not
+      // is written over.
+      const auto list = [&](Source& source, Index has) {
         listed_sources_[listed] =
             static_cast<const G*>(detail::address_of(source.data, row * source.by_row + cut));
         listed_coefficients_[listed] = source.coefficient;
         source.data = static_cast<const G*>(detail::address_of(source.data, source.by_member & -has));
         listed += static_cast<std::size_t>(has);
-      }
+      };
+      if (is_disjoint_)
+        list(sources_[only_source_of(bit)], 1);
+      else
+        for (std::size_t i = 0; i < count_; ++i)
+          list(sources_[i], static_cast<Index>(sources_[i].word >> bit & 1));
       merged.count = static_cast<int>(listed - listed_before);
       merged.scale = by_present_ ? static_cast<T>(factor_ / total_of(bit)) : scale_;
     }
@@ -142,6 +145,12 @@ class RowMerge {
     most_rows_ = std::clamp<std::size_t>(k_most_listed / std::max<std::size_t>(count_, 1), 1, k_most_rows);
   }
 
+  /// Who has a row of the word. @pre is_disjoint_
+  std::size_t only_source_of(int bit) const {
+    std::size_t only = 0;
+    for (std::size_t i = 1; i < count_; ++i) only |= (0 - (sources_[i].word >> bit & 1)) & i;
+    return only;
+  }
   /// Weight of those who have a row of the word.
   double total_of(int bit) const {
     double total = 0;
@@ -183,12 +192,14 @@ class RowMerge {
   std::uint64_t united_word() {
     if (wide_.presence != Presence::absent)
       wide_.word = wide_.presence == Presence::dense ? k_all : wide_.rows.word(word_);
-    std::uint64_t word = wide_.word;
+    std::uint64_t word = wide_.word, shared = wide_.word;
     for (std::size_t i = 0; i < count_; ++i) {
       Source& source = sources_[i];
       source.word = source.dense ? k_all : source.rows.word(word_);
+      shared |= word & source.word;
       word |= source.word;
     }
+    is_disjoint_ = shared == 0;
     return word;
   }
 
@@ -197,6 +208,7 @@ class RowMerge {
   Index offset_ = 0, width_ = 0, begin_ = 0, end_ = 0, first_row_ = 0, last_row_ = 0;
   Index group_ = 0, word_ = 0;
   std::uint64_t words_ = 0, bits_ = 0;  // of the group, of the word: those still to be looked at
+  bool is_disjoint_ = false;            // each row of the word has one source
   std::array<Source, k_max_sources> sources_;
   std::size_t count_ = 0;
   Wide wide_;

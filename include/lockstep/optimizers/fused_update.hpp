@@ -177,6 +177,7 @@ namespace detail {
 /// The scaled sum of a row that one contribution has: nothing but the row is read from memory.
 template <class T, class G>
 struct SingleRow {
+  static constexpr Index k_unrolled = 4;  // registers of the row that are updated at a time
   const G* source;
   T coefficient, scale;
   template <class Packet>
@@ -189,6 +190,7 @@ struct SingleRow {
 /// The same of any row.
 template <class T, class G>
 struct SharedRow {
+  static constexpr Index k_unrolled = 1;  // it has a loop of its own for each register
   const MergedRow<T, G>& row;
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
@@ -232,6 +234,43 @@ LOCKSTEP_ALWAYS_INLINE void update_pack(const R& rule, const step_of_t<R>& step,
   (slot[I].store(slots[I] + at + i), ...);
 }
 
+/// Applies a rule to elements of one row. A type of its own for `for_lines`, because compilers do not inline
+/// a lambda of this length.
+template <class T, class R, class Sum>
+struct RowUpdate {
+  const R& rule;
+  const step_of_t<R>& step;
+  T* values;
+  const std::array<T*, slot_count_v<R>>& slots;
+  const Sum& sum;
+  Index row;  // its first element, as the layout counts
+
+  LOCKSTEP_ALWAYS_INLINE void operator()(Index i, Index end) const {
+    using Packet = BestPacket<T>;
+    constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
+    constexpr Index at_once = Sum::k_unrolled * lanes;
+    for (; i + at_once <= end; i += at_once) {
+#pragma GCC unroll 4
+      for (Index k = 0; k < at_once; k += lanes) update<Packet>(i + k);
+    }
+    for (; i + lanes <= end; i += lanes) update<Packet>(i);
+    for (; i < end; ++i) update<T>(i);
+  }
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE void update(Index i) const {
+    update_pack<T, Packet>(rule, step, values, slots, sum, row, i,
+                           std::make_index_sequence<slot_count_v<R>>());
+  }
+};
+
+template <class T, class G, class R, class Sum, class Keeper>
+LOCKSTEP_ALWAYS_INLINE void update_row(const R& rule, const step_of_t<R>& step, T* values,
+                                       const std::array<T*, slot_count_v<R>>& slots,
+                                       const MergedRow<T, G>& row, const Sum& sum, const Keeper& keeper) {
+  keeper.for_lines(0, row.size, row.begin, changed_arrays(values, slots),
+                   RowUpdate<T, R, Sum>{rule, step, values, slots, sum, row.begin});
+}
+
 }  // namespace detail
 
 /// Applies `rule` to the rows of a merge. All that were found in one loop, which stores nothing but rows:
@@ -242,21 +281,10 @@ template <class T, class G, class R, class Keeper = detail::NothingKept>
 void update_rows(const R& rule, const step_of_t<R>& step, T* values,
                  const std::array<T*, slot_count_v<R>>& slots, RowMerge<T, G>& merge,
                  const Keeper& keeper = {}) {
-  using Packet = detail::BestPacket<T>;
-  constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
-  constexpr auto each_slot = std::make_index_sequence<slot_count_v<R>>();
   const detail::HeldRule<R> held = rule;
   const step_of_t<R> held_step = step;
   const auto changed = detail::changed_arrays(values, slots);
   constexpr std::size_t ahead = detail::k_rows_fetched_ahead;
-  const auto update = [&](const MergedRow<T, G>& row, const auto& sum) {
-    keeper.for_lines(0, row.size, row.begin, changed, [&](Index i, Index end) {
-      for (; i + lanes <= end; i += lanes)
-        detail::update_pack<T, Packet>(held, held_step, values, slots, sum, row.begin, i, each_slot);
-      for (; i < end; ++i)
-        detail::update_pack<T, T>(held, held_step, values, slots, sum, row.begin, i, each_slot);
-    });
-  };
   for (; !merge.rows().empty(); merge.next()) {
     const std::span<const MergedRow<T, G>> rows = merge.rows();
     for (std::size_t k = 0; k < std::min(ahead, rows.size()); ++k) detail::fetch_row(rows[k], changed);
@@ -264,9 +292,10 @@ void update_rows(const R& rule, const step_of_t<R>& step, T* values,
       if (k + ahead < rows.size()) detail::fetch_row(rows[k + ahead], changed);
       const MergedRow<T, G>& row = rows[k];
       if (row.count == 1 && !row.wide)
-        update(row, detail::SingleRow<T, G>{row.sources[0], row.coefficients[0], row.scale});
+        detail::update_row(held, held_step, values, slots, row,
+                           detail::SingleRow<T, G>{row.sources[0], row.coefficients[0], row.scale}, keeper);
       else
-        update(row, detail::SharedRow<T, G>{row});
+        detail::update_row(held, held_step, values, slots, row, detail::SharedRow<T, G>{row}, keeper);
     }
   }
 }

@@ -8,6 +8,7 @@
 using namespace lockstep;
 
 // expect-error(SECTION_rows_of_columns): \[lockstep\.gradient\.rows\] rows of a column-major .*row-major
+// expect-error(SECTION_places_of_columns): \[lockstep\.gradient\.rows\] rows of a column-major .*row-major
 // expect-error(SECTION_add_double): TensorExpression
 // expect-error(SECTION_add_number): (TensorExpression|TensorOf<float>)
 // expect-error(SECTION_add_view_of_columns): (TensorExpression|TensorOf<Eigen::TriangularView)
@@ -29,6 +30,8 @@ void use() {
 
 #if defined(SECTION_rows_of_columns)
   local.set_rows(columns, indices, RowMajor(RowMajor::Ones(1, 2)));
+#elif defined(SECTION_places_of_columns)
+  (void)local.row_gradients(columns, indices);
 #elif defined(SECTION_add_double)
   variables.add("double", Eigen::VectorXd(Eigen::VectorXd::Zero(4)));
 #elif defined(SECTION_add_number)
@@ -54,6 +57,7 @@ void use() {
   local.set_gradient(vector, Eigen::VectorXf(Eigen::VectorXf::Ones(8)).head(4));
   local.set_rows(rows, indices, RowMajor(RowMajor::Ones(1, 2)));
   local.set_rows(vector, std::array{1, 2}, Eigen::VectorXd(Eigen::VectorXd::Ones(2)));
+  local.row_gradients(rows, indices)[1] = Eigen::RowVector2f::Ones();
   local.gradient(vector)[0] = local.value(vector)[0];
 #endif
 }

@@ -267,8 +267,11 @@ TEST_CASE("a replica is killed in the update that its leaving has closed", "[kil
 TEST_CASE("a replica is killed between two rows of its gradient", "[kill]") {
   using Table = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Watchdog watchdog(120s);
-  for (int at = 1; at <= 6; ++at) {
-    INFO("killed at point " << at << " of writing rows");
+  const std::vector<int> rows{0, 99, 250};
+  for (int number = 0; number < 12; ++number) {
+    const bool in_place = number % 2 != 0;
+    const int at = 1 + number / 2;
+    INFO("killed at point " << at << " of " << (in_place ? "placing" : "writing") << " rows");
     const SessionFolder folder;
     const Shared<Scene> scene;
     const auto start = [&](int place, int dies_at) {
@@ -282,7 +285,11 @@ TEST_CASE("a replica is killed between two rows of its gradient", "[kill]") {
         arm(scene->log[place], dies_at, "rows");
         trainer.run([&](auto& replica) {
           while (replica.global_step() < 3) {
-            replica.set_rows(table, std::vector<int>{0, 99, 250}, Table(Table::Constant(3, 4, place + 1)));
+            if (in_place)
+              for (const auto all = replica.row_gradients(table, rows); const int row : rows)
+                all[row].setConstant(place + 1);
+            else
+              replica.set_rows(table, rows, Table(Table::Constant(3, 4, place + 1)));
             replica.apply_gradients();
           }
         });

@@ -75,6 +75,9 @@ struct Keyed {
       const auto& handle = model.handles[part.variable];
       if (part.dense)
         optimizer.set_gradient(handle, factor * part.values);
+      else if (part.in_place())
+        for (const auto rows = optimizer.row_gradients(handle, part.indices); const Index row : part.indices)
+          rows[row] = factor * part.values.row(part.place_of(row));
       else
         optimizer.set_rows(handle, part.indices, factor * part.values);
     }
@@ -99,6 +102,14 @@ struct Keyed {
     bool dense;
     std::vector<Index> indices;
     TableOf<T> values;
+
+    /// Some are written where they stay, of those whose rows are distinct.
+    bool in_place() const {
+      return values(0, 0) > 0 && std::set(indices.begin(), indices.end()).size() == indices.size();
+    }
+    Index place_of(Index row) const {
+      return std::find(indices.begin(), indices.end(), row) - indices.begin();
+    }
   };
   std::vector<Part> parts;
   double weight;

@@ -99,10 +99,9 @@ class Contribution {
   /// Of a variable with rows: they lie one after the other, in ascending order.
   bool is_packed(std::uint32_t id) const { return (marks_[id] & 3) == k_packed; }
   /// The elements of one of its rows.
-  const G* row_data(std::uint32_t id, Index row) const {
-    const VariableInfo& info = (*layout_)[id];
-    return data_ + info.offset + (is_packed(id) ? rows(id).number(row) : row) * info.row_size();
-  }
+  G* row_data(std::uint32_t id, Index row) { return data_ + place_of(id, row); }
+  /// The same, to be read.
+  const G* row_data(std::uint32_t id, Index row) const { return data_ + place_of(id, row); }
   /// Every variable has a dense gradient.
   bool is_dense() const { return header_->present == layout_->count() && header_->sparse == 0; }
   /// No variable has a gradient.
@@ -144,6 +143,11 @@ class Contribution {
     }
   }
 
+  /// What is thrown where a variable has `has` and is to take `asked`.
+  UsageError mixed(std::uint32_t id, const char* has, const char* asked) const {
+    return UsageError(detail::text("gradient of '", (*layout_)[id].name, "': has ", has,
+                                   " in this step, cannot also take ", asked));
+  }
   /// Marks a variable as dense and gives its data. @throws UsageError if it has rows already.
   G* mark_dense(std::uint32_t id) {
     const Presence now = presence(id);
@@ -168,6 +172,13 @@ class Contribution {
     marks_[id] |= k_packed;
     ++header_->sparse;
     return true;
+  }
+  /// Takes back the rows of a variable that has rows: it has no gradient.
+  void drop_rows(std::uint32_t id) {
+    rows(id).clear();
+    marks_[id] = 0;
+    --header_->sparse;
+    --header_->present;
   }
   /// Moves the rows of a variable to their own places, the last one first, if they are packed.
   void spread(std::uint32_t id) {
@@ -205,11 +216,7 @@ class Contribution {
     if (theirs == Presence::absent || ours == Presence::dense) return;
     spread(id);
     if (theirs == Presence::dense) {
-      if (ours == Presence::rows) {
-        rows(id).clear();
-        --header_->sparse;
-        --header_->present;
-      }
+      if (ours == Presence::rows) drop_rows(id);
       mark(id, Presence::dense);
       return;
     }
@@ -222,6 +229,10 @@ class Contribution {
     const RowLayout::Place& at = (*row_layout_)[id];
     return {row_words_ + at.words, packs_ ? row_numbers_ + at.numbers : nullptr, (*layout_)[id].rows()};
   }
+  Index place_of(std::uint32_t id, Index row) const {
+    const VariableInfo& info = (*layout_)[id];
+    return info.offset + (is_packed(id) ? rows(id).number(row) : row) * info.row_size();
+  }
   static bool is_plus_zero(const G& element) {
     const G zero{};
     return std::memcmp(&element, &zero, sizeof(G)) == 0;  // NOLINT: -0 has other bits
@@ -229,10 +240,6 @@ class Contribution {
   void mark(std::uint32_t id, Presence presence) {
     marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(presence);
     ++header_->present;
-  }
-  UsageError mixed(std::uint32_t id, const char* has, const char* asked) const {
-    return UsageError(detail::text("gradient of '", (*layout_)[id].name, "': has ", has,
-                                   " in this step, cannot also take ", asked));
   }
 
   static constexpr std::uint32_t k_packed = 3;  // beside the values of `Presence` in a mark

@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/row_gradients.hpp>
 #include <lockstep/gradients/row_writer.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/step_result.hpp>
@@ -68,25 +69,11 @@ class GradientAccess {
   /// gradient.
   template <class M, class Indices, class Rows>
   void set_rows(const Handle<M, T>& handle, const Indices& indices, const Rows& rows) {
-    static_assert(
-        TensorTraits<M, T>::contiguous_rows,
-        "[lockstep.gradient.rows] rows of a column-major matrix are not contiguous: declare the variable "
-        "with a "
-        "row-major type, e.g. Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>");
-    derived().variables().check(handle);
-    const VariableInfo& variable = info(handle);
+    const VariableInfo& variable = info_of_table(handle);
     const auto count = static_cast<Index>(indices.size());
     const Index width = variable.row_size();
     expect_rows(variable, count, rows);
-    const auto row_at = [&](Index i) {
-      return static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
-    };
-    for (Index i = 0; i < count; ++i) {
-      const Index row = row_at(i);
-      if (row < 0 || row >= variable.rows())
-        detail::throw_error<InvalidArgument>("rows of variable '", variable.name, "': index must be in [0, ",
-                                             variable.rows(), "), got ", row);
-    }
+    const auto row_at = row_numbers(variable, indices);
     detail::RowWriter<G> writer(derived().staging(), handle.id, count, row_at);
     const auto write = [&](Index i, const auto& source) {
       if (i + k_rows_ahead < count) writer.fetch(row_at(i + k_rows_ahead));
@@ -112,6 +99,18 @@ class GradientAccess {
         write(i,
               Eigen::Map<const Eigen::Array<Value, 1, Eigen::Dynamic>>(evaluated.data() + i * width, width));
     }
+  }
+
+  /// The memory of this step's gradient of some rows, to be written in place: nothing is copied. Row
+  /// `indices[i]` is written to `result[indices[i]]`; its contents are not specified until then (NaN in debug
+  /// builds). Valid until the next `apply_gradients`; ask again in each step.
+  /// @param indices distinct integers in [0, rows of the variable), in any order.
+  /// @throws InvalidArgument for an index out of range or one that comes twice; UsageError if the variable
+  /// has a gradient in this step already, or while a contribution is pending. Nothing has happened then.
+  template <class M, class Indices>
+  RowGradients<G> row_gradients(const Handle<M, T>& handle, const Indices& indices) {
+    const auto row_at = row_numbers(info_of_table(handle), indices);
+    return detail::place_rows(derived().staging(), handle.id, static_cast<Index>(indices.size()), row_at);
   }
 
   /// compute_gradients and apply_gradients: `value_and_gradient(replica)` writes gradients and returns the
@@ -160,6 +159,31 @@ class GradientAccess {
     if (first) std::fill(data, data + info(handle).size, std::numeric_limits<G>::quiet_NaN());
 #endif
     return data;
+  }
+
+  template <class M>
+  const VariableInfo& info_of_table(const Handle<M, T>& handle) const {
+    static_assert(TensorTraits<M, T>::contiguous_rows,
+                  "[lockstep.gradient.rows] rows of a column-major matrix are not contiguous: declare the "
+                  "variable with a row-major type, e.g. Eigen::Matrix<float, Eigen::Dynamic, "
+                  "Eigen::Dynamic, Eigen::RowMajor>");
+    derived().variables().check(handle);
+    return info(handle);
+  }
+
+  /// The number of the row at each place of `indices`, which are in range: looked at once, here.
+  template <class Indices>
+  static auto row_numbers(const VariableInfo& variable, const Indices& indices) {
+    const auto row_at = [&indices](Index i) {
+      return static_cast<Index>(indices[static_cast<decltype(indices.size())>(i)]);
+    };
+    for (Index i = 0, count = static_cast<Index>(indices.size()); i < count; ++i) {
+      const Index row = row_at(i);
+      if (row < 0 || row >= variable.rows())
+        detail::throw_error<InvalidArgument>("rows of variable '", variable.name, "': index must be in [0, ",
+                                             variable.rows(), "), got ", row);
+    }
+    return row_at;
   }
 
   template <class Rows>

@@ -201,6 +201,8 @@ TEST_CASE("bad input: handles", "[sync][bad_input]") {
         [&](auto& o, const Fixture&) { o.set_gradient(handle, Vector::Zero(5)); }, parts);
     refused_by_each<UnknownVariable>(
         [&](auto& o, const Fixture&) { o.set_rows(handle, std::vector{0}, Vector::Zero(1)); }, parts);
+    refused_by_each<UnknownVariable>(
+        [&](auto& o, const Fixture&) { (void)o.row_gradients(handle, std::vector{0}); }, parts);
     refused_by_each<UnknownVariable>([&](auto& o, const Fixture&) { (void)o.value(handle); }, parts);
     refused_by_each<UnknownVariable>([&](auto& o, const Fixture&) { (void)o.slot("m", handle); }, parts);
   };
@@ -254,7 +256,17 @@ TEST_CASE("bad input: shapes", "[sync][bad_input]") {
             o.set_rows(f.table, std::vector{0, row}, DoubleTable::Zero(2, 2));
           },
           {"'table'", "[0, 4)", found.c_str()});
+      refused_by_each<InvalidArgument>(
+          [&](auto& o, const Fixture& f) {
+            (void)o.row_gradients(f.table, std::vector{0, row});
+          },
+          {"'table'", "[0, 4)", found.c_str()});
     }
+    refused_by_each<InvalidArgument>(
+        [](auto& o, const Fixture& f) {
+          (void)o.row_gradients(f.table, std::vector{2, 0, 2});
+        },
+        {"'table'", "row 2", "twice", "set_rows"});
     refused_by_each<InvalidArgument>(
         [](auto& o, const Fixture& f) {
           o.set_rows(f.plain, std::vector<long>{1L << 40}, std::vector<double>(1));
@@ -274,9 +286,13 @@ TEST_CASE("bad input: dense and rows for one variable in one step", "[sync][bad_
       refuses<UsageError>([&] { (void)optimizer.gradient(f.table); }, {"'table'", "rows", "dense"});
       refuses<UsageError>([&] { optimizer.set_gradient(f.table, DoubleTable::Ones(4, 2)); },
                           {"'table'", "rows", "dense"});
+      refuses<UsageError>([&] { (void)optimizer.row_gradients(f.table, std::vector{0}); },
+                          {"'table'", "has rows", "rows in place"});
       optimizer.set_gradient(f.v, Vector::Ones(5));
       refuses<UsageError>([&] { optimizer.set_rows(f.v, std::vector{1}, Vector::Ones(1)); },
                           {"'v'", "rows", "dense"});
+      refuses<UsageError>([&] { (void)optimizer.row_gradients(f.v, std::vector{1}); },
+                          {"'v'", "has a dense gradient", "rows in place"});
       CHECK((state_of(optimizer, f) == before));
       // What was there first stands.
       while (optimizer.apply_gradients().status == Status::accumulated)
@@ -489,6 +505,7 @@ TEST_CASE("bad input: joining and leaving", "[sync][bad_input]") {
   refuses<UsageError>([&] { (void)second.gradient(f.v); }, left);
   refuses<UsageError>([&] { second.set_gradient(f.v, Vector::Zero(5)); }, left);
   refuses<UsageError>([&] { second.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 2)); }, left);
+  refuses<UsageError>([&] { (void)second.row_gradients(f.table, std::vector{0}); }, left);
   refuses<UsageError>([&] { (void)second.value(f.v); }, left);
   refuses<UsageError>([&] { (void)second.variables(); }, left);
   refuses<UsageError>([&] { (void)second.slot_names(); }, left);
@@ -603,6 +620,7 @@ TEST_CASE("bad input: while a contribution is pending its memory is not to be to
   refuses<UsageError>([&] { (void)first.gradient(f.v); }, pending);
   refuses<UsageError>([&] { first.set_gradient(f.v, Vector::Zero(5)); }, pending);
   refuses<UsageError>([&] { first.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 2)); }, pending);
+  refuses<UsageError>([&] { (void)first.row_gradients(f.table, std::vector{0}); }, pending);
   refuses<UsageError>([&] { first.apply_gradients(); }, pending);
   CHECK(first.global_step() == 0);
   CHECK(first.value(f.m)(0, 0) == 1);

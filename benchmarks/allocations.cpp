@@ -86,20 +86,18 @@ void count_dense(const std::string& name, Make make) {
   });
 }
 
-/// @param kind of the rows that a program hands over: a matrix, or a view of memory of its own
-template <class Rows>
-void count_rows(const std::string& name) {
-  using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// @param set gives `replica` the rows `indices` of the variable `table` as gradients: `rows`
+template <class Set>
+void count_rows(const std::string& name, Set set) {
   Variables<float> variables;
   const auto table = variables.add("table", Table(Table::Zero(10'000, 16)));
   std::vector<int> indices;
   for (int i = 0; i < 500; ++i) indices.push_back(i * 7919 % 10'000);
-  Table memory = Table::Ones(500, 16);
+  const Table rows = Table::Ones(500, 16);
   const auto step = [&](auto& replica) {
-    if constexpr (std::same_as<Rows, Table>)
-      replica.set_rows(table, indices, memory);
-    else
-      replica.set_rows(table, indices, Rows(memory.data(), memory.rows(), memory.cols()));
+    set(replica, table, indices, rows);
     replica.apply_gradients();
   };
   count("rows/" + name,
@@ -125,8 +123,15 @@ int main() {
     return GradientAggregation<SyncReplicas<Adam, InProcess>>{
         {Adam{}, variables, {.replicas_to_aggregate = 2}}, {.grad_steps = 2}};
   });
-  using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  count_rows<Table>("matrix");
-  count_rows<Eigen::Map<const Table>>("map");
+  count_rows("matrix", [](auto& replica, const auto& table, const auto& indices, const Table& rows) {
+    replica.set_rows(table, indices, rows);
+  });
+  count_rows("map", [](auto& replica, const auto& table, const auto& indices, const Table& rows) {
+    replica.set_rows(table, indices, Eigen::Map<const Table>(rows.data(), rows.rows(), rows.cols()));
+  });
+  count_rows("in_place", [](auto& replica, const auto& table, const auto& indices, const Table& rows) {
+    const auto gradients = replica.row_gradients(table, indices);
+    for (std::size_t i = 0; i < indices.size(); ++i) gradients[indices[i]] = rows.row(static_cast<Index>(i));
+  });
   report("allocations/worst", worst / k_steps, "per step");
 }

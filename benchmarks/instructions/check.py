@@ -4,8 +4,8 @@
 check.py PROGRAM [--update]
 
 PROGRAM is hot_paths, built with g++ 12 for plain x86-64 (registers of 4 floats). Counts of one call (`step/...`), and
-per element (the difference of two sizes, so that what a call costs is not in it): instructions, and bytes read and
-written. A count that has grown by more than the tolerance is a failure; one that has shrunk asks for --update.
+per element or row (the difference of two sizes, so that what a call costs is not in it): instructions, and bytes read
+and written. A count that has grown by more than the tolerance is a failure; one that has shrunk asks for --update.
 With --bytes prints, as a measurement, the bytes that move from memory into a simulated cache of 256 KiB beyond what the
 arrays of the step have, and compares nothing: a copy of anything large shows there, control state in a cache does not.
 """
@@ -19,6 +19,7 @@ import tempfile
 
 TOLERANCE = 0.03
 CALLS, SMALL, LARGE = 100, 32768, 98304
+FEW_ROWS, MANY_ROWS, ROW_REPLICAS = 1024, 4096, 4
 LANE_BYTES = 16
 # Arrays of floats that a step has: contributions or accumulator, variables, slots.
 ARRAYS = {"sync/n2/sgd": 3, "sync/n2/adam": 5, "window/accumulate": 2, "window/last/sgd": 3, "window/last/adam": 5}
@@ -64,6 +65,8 @@ def figures(events):
         result[f"{path}/instructions per element"] = round(per_element(events, path, 0), 3)
         result[f"{path}/bytes read per element"] = round(per_element(events, path, 1) * LANE_BYTES, 2)
         result[f"{path}/bytes written per element"] = round(per_element(events, path, 2) * LANE_BYTES, 2)
+    few, many = (events[f"rows/n4/sgd/{rows}"][0] for rows in (FEW_ROWS, MANY_ROWS))
+    result["rows/n4/sgd/instructions per row"] = round((many - few) / (ROW_REPLICAS * (MANY_ROWS - FEW_ROWS)), 1)
     return result
 
 

@@ -6,6 +6,7 @@
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/local.hpp>
 
+#include <cstddef>
 #include <string>
 #include <valgrind/callgrind.h>
 #include <vector>
@@ -61,35 +62,69 @@ void count_local(const std::string& name, TestVariables& variables, Trainer trai
   count(name, [&] { step(variables, trainer); });
 }
 
-/// One step of two replicas, on one thread: the first contributes and does not wait, the second carries the
-/// update out.
+/// One step of several replicas, on one thread: all but the last contribute and do not wait, the last carries
+/// the update out.
+template <class Replica, class Contribute>
+void step_of_all(std::vector<Replica>& replicas, Contribute&& contribute) {
+  for (Replica& replica : replicas) {
+    contribute(replica);
+    try {
+      replica.apply_gradients({.timeout = std::chrono::milliseconds(1)});
+    } catch (const TimeoutError&) {
+    }
+  }
+  for (auto replica = replicas.begin(); replica != replicas.end() - 1; ++replica) replica->resume();
+}
+
+template <class Trainer>
+auto all_replicas_of(Trainer& trainer) {
+  std::vector<typename Trainer::Replica> replicas;
+  for (int place = 0; place < trainer.replicas(); ++place) replicas.push_back(trainer.join(place));
+  return replicas;
+}
+
 template <class R>
 void count_sync_step(const std::string& name, Index elements) {
   TestVariables variables(elements, 1);
   SyncReplicas<R, InProcess> trainer(R{}, variables.set(), {.replicas_to_aggregate = 2});
-  auto first = trainer.join(), second = trainer.join();
-  const auto both = [&](auto&& contribute) {
-    contribute(first, 0);
-    try {
-      first.apply_gradients({.timeout = std::chrono::milliseconds(1)});
-    } catch (const TimeoutError&) {
-    }
-    contribute(second, 1);
-    second.apply_gradients();
-    first.resume();
-  };
-  both([&](auto& replica, int seed) { variables.write_gradients(replica, seed); });
+  auto replicas = all_replicas_of(trainer);
+  step_of_all(replicas, [&](auto& replica) { variables.write_gradients(replica, replica.index()); });
   variables.template expect_updated<R>(2, 1, name);
-  count(name, [&] { both([&](auto& replica, int) { variables.mark_gradients(replica); }); });
+  count(name, [&] { step_of_all(replicas, [&](auto& replica) { variables.mark_gradients(replica); }); });
+}
+
+/// Four replicas with `rows` rows of 16 each, all of them different.
+void count_rows(const std::string& name, Index rows) {
+  using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  constexpr Index table_rows = 65'536, width = 16;
+  Variables<float> variables;
+  const auto table = variables.add("table", Table(Table::Zero(table_rows, width)));
+  SyncReplicas<Sgd, InProcess> trainer(Sgd{}, variables, {.replicas_to_aggregate = 4});
+  auto replicas = all_replicas_of(trainer);
+  std::vector<std::vector<Index>> indices(replicas.size());
+  for (std::size_t k = 0; k < replicas.size(); ++k)
+    for (Index i = 0; i < rows; ++i) indices[k].push_back(i * (table_rows / rows) + static_cast<Index>(k));
+  const auto give = [&](auto& replica) {
+    return replica.row_gradients(table, indices[static_cast<std::size_t>(replica.index())]);
+  };
+  step_of_all(replicas, [&](auto& replica) {
+    const auto gradients = give(replica);
+    for (const Index row : indices[static_cast<std::size_t>(replica.index())]) gradients[row].setOnes();
+  });
+  const double sum = variables.value(table).cast<double>().sum();
+  expect_close(sum, -0.01 * static_cast<double>(rows * width), name);
+  count(name, [&] { step_of_all(replicas, [&](auto& replica) { (void)give(replica); }); });
 }
 
 constexpr Index k_small = 32'768, k_large = 98'304;
+constexpr Index k_few_rows = 1'024, k_many_rows = 4'096;
 
 }  // namespace
 
 int main() {
   count_small_step<Sgd>("step/n1/p16/sgd");
   count_small_step<Adam>("step/n1/p16/adam");
+  for (const Index rows : {k_few_rows, k_many_rows}) count_rows("rows/n4/sgd/" + std::to_string(rows), rows);
   for (const Index elements : {k_small, k_large}) {
     const std::string size = "/" + std::to_string(elements);
     count_sync_step<Sgd>("sync/n2/sgd" + size, elements);

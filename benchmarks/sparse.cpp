@@ -5,13 +5,16 @@
 #include "support/program.hpp"
 #include "support/sync_step.hpp"
 
+#include <array>
 #include <barrier>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #if defined(__GLIBC__)
@@ -28,37 +31,39 @@ constexpr int k_replicas = 4, k_batches = 4;
 
 using Table = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// One replica's gradient: distinct rows in no order, as a batch gives them.
-struct RowGradient {
-  std::vector<std::int64_t> indices;
-  Table rows;
-};
-
-/// Another batch each step, for the rows that a real model touches are never in the cache.
+/// Which rows the gradients of each step belong to: distinct ones in no order, others in each batch, for the
+/// rows that a real model touches are never in the cache. The gradients themselves stay, as in the benchmarks
+/// of dense steps: who computes them has just written them.
 class Batches {
  public:
+  using Indices = std::vector<std::int64_t>;
+
   Batches() {
     std::mt19937 random(7);
-    for (auto& batch : batches_)
-      for (int replica = 0; replica < k_replicas; ++replica) {
-        RowGradient gradient{{}, Table(k_rows, k_width)};
+    for (auto& batch : indices_)
+      for (Indices& indices : batch) {
         std::vector<bool> taken(k_table);
-        while (gradient.indices.size() < k_rows) {
+        while (indices.size() < k_rows) {
           const auto row = static_cast<std::size_t>(random()) % k_table;
           if (taken[row]) continue;
           taken[row] = true;
-          gradient.indices.push_back(static_cast<std::int64_t>(row));
+          indices.push_back(static_cast<std::int64_t>(row));
         }
-        fill_with_pattern(gradient.rows.data(), k_rows * k_width, replica);
-        batch.push_back(std::move(gradient));
       }
+    for (int replica = 0; replica < k_replicas; ++replica) {
+      gradients_[static_cast<std::size_t>(replica)].resize(k_rows, k_width);
+      fill_with_pattern(gradients_[static_cast<std::size_t>(replica)].data(), k_rows * k_width, replica);
+    }
   }
-  const std::vector<RowGradient>& operator[](std::int64_t step) const {
-    return batches_[static_cast<std::size_t>(step) % k_batches];
+  const Indices& indices(std::int64_t step, int replica) const {
+    return indices_[static_cast<std::size_t>(step) % k_batches][static_cast<std::size_t>(replica)];
   }
+  /// Row i is the gradient of row `indices(step, replica)[i]`.
+  const Table& gradients(int replica) const { return gradients_[static_cast<std::size_t>(replica)]; }
 
  private:
-  std::array<std::vector<RowGradient>, k_batches> batches_;
+  std::array<std::array<Indices, k_replicas>, k_batches> indices_;
+  std::array<Table, k_replicas> gradients_;
 };
 
 float initial(Index i) { return pattern(i, k_values_seed); }
@@ -67,11 +72,12 @@ constexpr float k_rate = 0.01F;
 /// The table after the first batch, element by element in double.
 void expect_first_batch(const float* values, const Batches& batches, const std::string& who) {
   std::map<Index, std::vector<double>> sums;
-  for (const RowGradient& gradient : batches[0])
-    for (std::size_t i = 0; i < gradient.indices.size(); ++i) {
-      auto& sum = sums.try_emplace(gradient.indices[i], k_width).first->second;
+  for (int replica = 0; replica < k_replicas; ++replica)
+    for (Index i = 0; i < k_rows; ++i) {
+      const std::int64_t row = batches.indices(0, replica)[static_cast<std::size_t>(i)];
+      auto& sum = sums.try_emplace(row, k_width).first->second;
       for (Index j = 0; j < k_width; ++j)
-        sum[static_cast<std::size_t>(j)] += static_cast<double>(gradient.rows(static_cast<Index>(i), j));
+        sum[static_cast<std::size_t>(j)] += static_cast<double>(batches.gradients(replica)(i, j));
     }
   for (Index row = 0; row < k_table; row += 3) {
     const auto found = sums.find(row);
@@ -84,6 +90,13 @@ void expect_first_batch(const float* values, const Batches& batches, const std::
   }
 }
 
+/// How a replica gives its gradients.
+enum class Given {
+  in_place,  ///< they have been written where they stay, as dense ones are
+  copied,    ///< they are in memory of its own
+};
+
+template <Given given>
 class Lockstep {
  public:
   explicit Lockstep(const Batches& batches)
@@ -93,15 +106,21 @@ class Lockstep {
                                                                   return initial(row * k_width + column);
                                                                 })))),
         trainer_(Sgd{}, variables_, {.replicas_to_aggregate = k_replicas}) {
-    trainer_.run([&](auto& replica) { step(replica, 0); });
+    trainer_.run([&](auto& replica) { write_and_step(replica); });
     expect_first_batch(variables_.value(table_).data(), batches, "lockstep");
   }
   double operator()(int steps) {
     Stopwatches watches(k_replicas);
     trainer_.run([&](auto& replica) {
-      step(replica, 0);
+      write_and_step(replica);
       watches.start(replica.index());
-      for (int i = 1; i <= steps; ++i) step(replica, i);
+      for (int i = 1; i <= steps; ++i) {
+        if constexpr (given == Given::in_place)
+          (void)replica.row_gradients(table_, batches_.indices(i, replica.index()));
+        else
+          set_rows(replica, i);
+        replica.apply_gradients();
+      }
       watches.stop(replica.index());
     });
     return watches.seconds() / steps;
@@ -109,10 +128,20 @@ class Lockstep {
 
  private:
   template <class Replica>
-  void step(Replica& replica, int i) {
-    const RowGradient& mine = batches_[i][static_cast<std::size_t>(replica.index())];
-    replica.set_rows(table_, mine.indices, mine.rows);
+  void write_and_step(Replica& replica) {
+    if constexpr (given == Given::in_place) {
+      const auto& indices = batches_.indices(0, replica.index());
+      const auto rows = replica.row_gradients(table_, indices);
+      for (Index i = 0; i < k_rows; ++i)
+        rows[indices[static_cast<std::size_t>(i)]] = batches_.gradients(replica.index()).row(i);
+    } else {
+      set_rows(replica, 0);
+    }
     replica.apply_gradients();
+  }
+  template <class Replica>
+  void set_rows(Replica& replica, int step) {
+    replica.set_rows(table_, batches_.indices(step, replica.index()), batches_.gradients(replica.index()));
   }
   const Batches& batches_;
   Variables<float> variables_;
@@ -145,10 +174,11 @@ class MapMerge {
     Map where;
     if constexpr (requires { where.reserve(1); }) where.reserve(k_rows * k_replicas);
     Index used = 0;
-    for (const RowGradient& gradient : batches_[i])
-      for (std::size_t k = 0; k < gradient.indices.size(); ++k) {
-        const ConstRow row(gradient.rows.data() + static_cast<Index>(k) * k_width);
-        const auto [entry, is_new] = where.try_emplace(gradient.indices[k], used);
+    for (int replica = 0; replica < k_replicas; ++replica) {
+      const float* next = batches_.gradients(replica).data();
+      for (const std::int64_t index : batches_.indices(i, replica)) {
+        const ConstRow row(std::exchange(next, next + k_width));
+        const auto [entry, is_new] = where.try_emplace(index, used);
         Row sum(sums_.data() + entry->second);
         if (is_new) {
           sum = row;
@@ -157,6 +187,7 @@ class MapMerge {
           sum += row;
         }
       }
+    }
     for (const auto& [index, sum] : where)
       Row(values_.data() + index * k_width) -= (k_rate / k_replicas) * Row(sums_.data() + sum);
   }
@@ -194,8 +225,9 @@ class DenseSweep {
 };
 
 /// What any merge has to move, with nothing to find out: the order of the rows is known beforehand. Two
-/// threads copy the gradients to where the step keeps them, for their owners go on with other ones, and then
-/// update row by row. Memory is of the same kind as in a step, and what is written is fetched as far ahead.
+/// threads copy the gradients to where the step keeps them, if they are not there, and then update row by
+/// row. Memory is of the same kind as in a step, and what is written is fetched as far ahead.
+template <Given given>
 class RowFloor {
  public:
   explicit RowFloor(const Batches& batches) : batches_(batches), values_(k_table * k_width) {
@@ -204,8 +236,7 @@ class RowFloor {
       std::map<Index, std::vector<Index>> sources;
       for (int replica = 0; replica < k_replicas; ++replica)
         for (std::size_t k = 0; k < k_rows; ++k)
-          sources[batches[step][static_cast<std::size_t>(replica)].indices[k]].push_back(
-              replica * k_rows + static_cast<Index>(k));
+          sources[batches.indices(step, replica)[k]].push_back(replica * k_rows + static_cast<Index>(k));
       Order& order = orders_.emplace_back();
       order.place.resize(k_replicas * k_rows);
       Index used = 0;
@@ -215,15 +246,16 @@ class RowFloor {
           order.place[static_cast<std::size_t>(contribution)] = k_width * used++;
       }
     }
-    (*this)(1, 0);
+    for (const int thread : {0, 1}) copy(0, thread);
+    for (const int thread : {0, 1}) update(0, thread);
     expect_first_batch(values_.data(), batches, "floor");
   }
-  double operator()(int steps, int first = 1) {
+  double operator()(int steps) {
     std::barrier meeting(2);
     return seconds_in_parallel(2,
                                [&](int thread) {
-                                 for (int i = first; i < first + steps; ++i) {
-                                   copy(i, thread);
+                                 for (int i = 1; i <= steps; ++i) {
+                                   if constexpr (given == Given::copied) copy(i, thread);
                                    meeting.arrive_and_wait();
                                    update(i, thread);
                                    meeting.arrive_and_wait();
@@ -250,11 +282,10 @@ class RowFloor {
   }
   void copy(int step, int thread) {
     const auto& place = orders_[static_cast<std::size_t>(step) % k_batches].place;
-    for (std::size_t replica = 2 * static_cast<std::size_t>(thread), end = replica + 2; replica < end;
-         ++replica) {
-      const float* rows = batches_[step][replica].rows.data();
+    for (int replica = 2 * thread, end = replica + 2; replica < end; ++replica) {
+      const float* rows = batches_.gradients(replica).data();
       for (std::size_t k = 0; k < k_rows; ++k) {
-        const std::size_t at = replica * k_rows + k;
+        const std::size_t at = static_cast<std::size_t>(replica) * k_rows + k;
         if (k + k_ahead < k_rows) fetch(packed_.data() + place[at + k_ahead]);
         Row(packed_.data() + place[at]) = ConstRow(rows + static_cast<Index>(k) * k_width);
       }
@@ -290,40 +321,53 @@ const Batches& batches() {
   static const Batches all;
   return all;
 }
-constexpr double k_bytes =
-    sizeof(float) * static_cast<double>(k_width * k_rows) * k_replicas * 5;  // few rows coincide
+/// @param touches reads and writes of each row of a gradient; few rows coincide
+constexpr double bytes(int touches) {
+  return sizeof(float) * static_cast<double>(k_width * k_rows) * k_replicas * touches;
+}
 
 void compare() {
-  Lockstep lockstep(batches());
+  Lockstep<Given::in_place> in_place(batches());
+  Lockstep<Given::copied> copied(batches());
   HashMerge hash(batches());
   TreeMerge tree(batches());
   DenseSweep dense;
-  RowFloor floor(batches());
+  RowFloor<Given::in_place> floor(batches());
+  RowFloor<Given::copied> copying_floor(batches());
   Interleaved rounds;
-  rounds.add("lockstep", steps_of(lockstep, 8));
+  rounds.add("in place", steps_of(in_place, 8));
+  rounds.add("copied", steps_of(copied, 8));
   rounds.add("unordered_map", steps_of(hash, 4));
   rounds.add("map", steps_of(tree, 4));
   rounds.add("dense sweep", steps_of(dense, 1));
   rounds.add("floor", steps_of(floor, 8));
+  rounds.add("copying floor", steps_of(copying_floor, 8));
   rounds.run(21);
-  report("sparse/unordered_map", rounds.ratio("unordered_map", "lockstep"), "x", rounds);
-  report("sparse/map", rounds.ratio("map", "lockstep"), "x");
-  report("sparse/floor", rounds.ratio("lockstep", "floor"), "x the time");
+  report("sparse/unordered_map", rounds.ratio("unordered_map", "in place"), "x", rounds);
+  report("sparse/map", rounds.ratio("map", "in place"), "x");
+  report("sparse/floor", rounds.ratio("in place", "floor"), "x the time");
   report("sparse/unordered_map_of_floor", rounds.ratio("unordered_map", "floor"), "x");
-  report("sparse/dense_sweep", rounds.ratio("dense sweep", "lockstep"), "x");
+  report("sparse/dense_sweep", rounds.ratio("dense sweep", "in place"), "x");
+  report("sparse/copied/unordered_map", rounds.ratio("unordered_map", "copied"), "x");
+  report("sparse/copied/map", rounds.ratio("map", "copied"), "x");
+  report("sparse/copied/floor", rounds.ratio("copied", "copying floor"), "x the time");
 }
 
 void register_all() {
   const std::string arguments = "/rows:10000/replicas:4";
-  register_workload("sync_replicas/sparse/in_process/f32" + arguments, k_bytes, 8,
-                    [] { return std::make_unique<Lockstep>(batches()); });
-  register_workload("unordered_map/sparse/one_thread/f32" + arguments, k_bytes, 4,
+  register_workload("sync_replicas/sparse/in_process/f32" + arguments, bytes(3), 8,
+                    [] { return std::make_unique<Lockstep<Given::in_place>>(batches()); });
+  register_workload("sync_replicas/sparse_copied/in_process/f32" + arguments, bytes(5), 8,
+                    [] { return std::make_unique<Lockstep<Given::copied>>(batches()); });
+  register_workload("unordered_map/sparse/one_thread/f32" + arguments, bytes(3), 4,
                     [] { return std::make_unique<HashMerge>(batches()); });
-  register_workload("floor/sparse/two_threads/f32" + arguments, k_bytes, 8,
-                    [] { return std::make_unique<RowFloor>(batches()); });
-  register_workload("map/sparse/one_thread/f32" + arguments, k_bytes, 4,
+  register_workload("floor/sparse/two_threads/f32" + arguments, bytes(3), 8,
+                    [] { return std::make_unique<RowFloor<Given::in_place>>(batches()); });
+  register_workload("floor/sparse_copied/two_threads/f32" + arguments, bytes(5), 8,
+                    [] { return std::make_unique<RowFloor<Given::copied>>(batches()); });
+  register_workload("map/sparse/one_thread/f32" + arguments, bytes(3), 4,
                     [] { return std::make_unique<TreeMerge>(batches()); });
-  register_workload("dense/sparse/two_threads/f32" + arguments, k_bytes, 1,
+  register_workload("dense/sparse/two_threads/f32" + arguments, bytes(3), 1,
                     [] { return std::make_unique<DenseSweep>(); });
 }
 

@@ -18,6 +18,10 @@ import uuid
 
 PATIENCE = 120  # seconds
 
+# Whoever runs the tests may ignore these, as nohup and shells do in what they start in the background. It is inherited.
+for ignored in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(ignored, signal.SIG_DFL)
+
 
 def wait_until(condition, what):
     """Returns the first value of condition() that is true."""

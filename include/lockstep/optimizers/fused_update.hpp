@@ -234,8 +234,8 @@ LOCKSTEP_ALWAYS_INLINE void update_pack(const R& rule, const step_of_t<R>& step,
   (slot[I].store(slots[I] + at + i), ...);
 }
 
-/// Applies a rule to elements of one row. A type of its own for `for_lines`, because compilers do not inline
-/// a lambda of this length.
+/// Applies a rule to elements of one row. A type of its own for `for_lines`, because g++ does not inline a
+/// lambda of this length.
 template <class T, class R, class Sum>
 struct RowUpdate {
   const R& rule;

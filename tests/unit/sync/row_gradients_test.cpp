@@ -7,7 +7,6 @@
 #include <lockstep/per_variable/variable_replicas.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>

@@ -71,6 +71,11 @@ struct Keyed {
   }
   template <class O>
   StepResult apply(O& optimizer, const Random<T>& model, T factor = 1) const {
+    if (is_dense(model)) {
+      const auto all = optimizer.gradients();
+      for (const Part& part : parts) all[model.handles[part.variable]] = factor * part.values;
+      return optimizer.apply_gradients({.weight = weight});
+    }
     for (const Part& part : parts) {
       const auto& handle = model.handles[part.variable];
       if (part.dense)
@@ -82,6 +87,10 @@ struct Keyed {
         optimizer.set_rows(handle, part.indices, factor * part.values);
     }
     return optimizer.apply_gradients({.weight = weight});
+  }
+  bool is_dense(const Random<T>& model) const {
+    return parts.size() == model.handles.size() &&
+           std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.dense; });
   }
   PlainGradient plain(const Random<T>& model) const {
     PlainGradient g;

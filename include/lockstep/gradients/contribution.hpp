@@ -12,12 +12,25 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
 /// What a contribution has for one variable. Absent is not zero.
 enum class Presence : std::uint32_t { absent, dense, rows };
+
+namespace detail {
+/// What a program is going to write, and has not yet: NaN in debug builds, so that it cannot be overlooked.
+template <class G>
+void fill_unwritten(G* data, Index size) {
+#ifndef NDEBUG
+  std::fill(data, data + size, std::numeric_limits<G>::quiet_NaN());
+#else
+  (void)data, (void)size;
+#endif
+}
+}  // namespace detail
 
 /// Where the row set of each variable lies; the same for every contribution of a layout.
 class RowLayout {
@@ -156,6 +169,15 @@ class Contribution {
     return data_ + (*layout_)[id].offset;
   }
 
+  /// Marks all variables as dense. @throws UsageError if one has rows already; nothing has happened then.
+  void mark_all_dense() {
+    if (header_->sparse > 0)
+      for (std::uint32_t id = 0; id < layout_->count(); ++id)
+        if (presence(id) == Presence::rows) throw mixed(id, "rows", "a dense gradient");
+    std::fill(marks_, marks_ + layout_->count(), mark_of(Presence::dense));
+    header_->present = static_cast<std::uint32_t>(layout_->count());
+  }
+
   /// Marks a variable as row-sparse, with rows at their own places. @throws UsageError if it has a dense
   /// gradient already.
   void mark_rows(std::uint32_t id) {
@@ -190,7 +212,7 @@ class Contribution {
       const Index from = members.number(row), width = info.row_size();
       if (from != row) std::copy_n(data + from * width, width, data + row * width);
     });
-    marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(Presence::rows);
+    marks_[id] = mark_of(Presence::rows);
   }
 
   /// Writes zeros where variable `id` has no gradient, so that its whole range may be looked at. Writes
@@ -238,8 +260,11 @@ class Contribution {
     return std::memcmp(&element, &zero, sizeof(G)) == 0;  // NOLINT: -0 has other bits
   }
   void mark(std::uint32_t id, Presence presence) {
-    marks_[id] = header_->epoch << 2 | static_cast<std::uint32_t>(presence);
+    marks_[id] = mark_of(presence);
     ++header_->present;
+  }
+  std::uint32_t mark_of(Presence presence) const {
+    return header_->epoch << 2 | static_cast<std::uint32_t>(presence);
   }
 
   static constexpr std::uint32_t k_packed = 3;  // beside the values of `Presence` in a mark

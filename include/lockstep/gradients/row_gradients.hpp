@@ -10,9 +10,7 @@
 
 #include <Eigen/Core>
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 
 LOCKSTEP_NAMESPACE_BEGIN
 
@@ -64,10 +62,7 @@ RowGradients<G> place_rows(Contribution<G>& to, std::uint32_t id, Index count, R
     fault_point("rows: one placed");
   }
   if (to.is_packed(id)) members.number_members();
-#ifndef NDEBUG
-  for (Index i = 0; i < count; ++i)
-    std::fill_n(to.row_data(id, row_at(i)), to.layout()[id].row_size(), std::numeric_limits<G>::quiet_NaN());
-#endif
+  for (Index i = 0; i < count; ++i) fill_unwritten(to.row_data(id, row_at(i)), to.layout()[id].row_size());
   return {to, id};
 }
 

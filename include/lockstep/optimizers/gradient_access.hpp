@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/gradients.hpp>
 #include <lockstep/gradients/row_gradients.hpp>
 #include <lockstep/gradients/row_writer.hpp>
 #include <lockstep/gradients/variables.hpp>
@@ -17,7 +18,6 @@
 
 #include <concepts>
 #include <functional>
-#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -49,6 +49,18 @@ class GradientAccess {
   template <class M>
   typename TensorTraits<M, T>::template GradientView<G> gradient(const Handle<M, T>& handle) {
     return TensorTraits<M, T>::gradient_view(dense(handle), handle.shape);
+  }
+
+  /// The memory of all gradients of this step, each to be written in place as `result[handle]`; marks all as
+  /// present, in one go: what 10,000 calls of `gradient` do. Contents, validity and errors are those of
+  /// `gradient`. Nothing has happened if it throws.
+  Gradients<T, G> gradients() {
+    Contribution<G>& to = derived().staging();
+    for (const VariableInfo& info : to.layout().infos())
+      if (to.presence(info.id) == Presence::absent)
+        detail::fill_unwritten(to.data() + info.offset, info.size);
+    to.mark_all_dense();
+    return {derived().variables(), to.data()};
   }
 
   /// Evaluates `gradient` once, straight into the memory of this step's gradient. Replaces what was set
@@ -152,12 +164,10 @@ class GradientAccess {
   G* dense(const Handle<M, T>& handle) {
     derived().variables().check(handle);
     Contribution<G>& to = derived().staging();
-    [[maybe_unused]] const bool first = to.presence(handle.id) == Presence::absent;
+    const bool first = to.presence(handle.id) == Presence::absent;
     to.mark_dense(handle.id);
     G* data = to.data() + handle.offset;  // as the layout has it, without a look at the layout
-#ifndef NDEBUG
-    if (first) std::fill(data, data + info(handle).size, std::numeric_limits<G>::quiet_NaN());
-#endif
+    if (first) detail::fill_unwritten(data, info(handle).size);
     return data;
   }
 

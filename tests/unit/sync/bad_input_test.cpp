@@ -286,6 +286,7 @@ TEST_CASE("bad input: dense and rows for one variable in one step", "[sync][bad_
       refuses<UsageError>([&] { (void)optimizer.gradient(f.table); }, {"'table'", "rows", "dense"});
       refuses<UsageError>([&] { optimizer.set_gradient(f.table, DoubleTable::Ones(4, 2)); },
                           {"'table'", "rows", "dense"});
+      refuses<UsageError>([&] { (void)optimizer.gradients(); }, {"'table'", "has rows", "dense"});
       refuses<UsageError>([&] { (void)optimizer.row_gradients(f.table, std::vector{0}); },
                           {"'table'", "has rows", "rows in place"});
       optimizer.set_gradient(f.v, Vector::Ones(5));
@@ -299,6 +300,7 @@ TEST_CASE("bad input: dense and rows for one variable in one step", "[sync][bad_
         optimizer.set_gradient(f.v, Vector::Ones(5));
       CHECK(optimizer.value(f.table)(2, 0) < 3);
       CHECK(optimizer.value(f.table)(0, 0) == 3);
+      CHECK(optimizer.value(f.never)[0] == 4);
     });
   });
 }
@@ -503,6 +505,7 @@ TEST_CASE("bad input: joining and leaving", "[sync][bad_input]") {
   const auto left = {"replica", "has left"};
   refuses<UsageError>([&] { second.apply_gradients(); }, left);
   refuses<UsageError>([&] { (void)second.gradient(f.v); }, left);
+  refuses<UsageError>([&] { (void)second.gradients(); }, left);
   refuses<UsageError>([&] { second.set_gradient(f.v, Vector::Zero(5)); }, left);
   refuses<UsageError>([&] { second.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 2)); }, left);
   refuses<UsageError>([&] { (void)second.row_gradients(f.table, std::vector{0}); }, left);
@@ -618,6 +621,7 @@ TEST_CASE("bad input: while a contribution is pending its memory is not to be to
                         {"replica 0", "50 ms", "replica 1 has not joined"});
   const auto pending = {"replica 0", "still pending", "resume() or withdraw()"};
   refuses<UsageError>([&] { (void)first.gradient(f.v); }, pending);
+  refuses<UsageError>([&] { (void)first.gradients(); }, pending);
   refuses<UsageError>([&] { first.set_gradient(f.v, Vector::Zero(5)); }, pending);
   refuses<UsageError>([&] { first.set_rows(f.table, std::vector{0}, DoubleTable::Zero(1, 2)); }, pending);
   refuses<UsageError>([&] { (void)first.row_gradients(f.table, std::vector{0}); }, pending);

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Rows of gradients that are written where they stay.
 #include "unit/gradients/pile.hpp"
-#include "unit/sync/scene.hpp"
-#include <lockstep/optimizers/local.hpp>
-#include <lockstep/optimizers/optimizers.hpp>
-#include <lockstep/per_variable/variable_replicas.hpp>
+#include "unit/sync/two_ways.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +24,6 @@ struct Embedding {
   Handle<Eigen::Matrix<T, Eigen::Dynamic, 1>, T> vector =
       variables.add("vector", Eigen::Matrix<T, Eigen::Dynamic, 1>::Ones(131));
   Handle<RowMajorOf<T>, T> table = variables.add("table", RowMajorOf<T>(RowMajorOf<T>::Ones(4200, 5)));
-  std::vector<T> bits() const { return {variables.flat().begin(), variables.flat().end()}; }
 };
 
 /// Some of the rows below `rows`, in no order; in some steps none, in some all.
@@ -55,60 +51,14 @@ void give(O& optimizer, const H& handle, Index count, Index width, std::uint64_t
     gradients[rows[i]] = values.row(static_cast<Index>(i)).template cast<G>();
 }
 
-/// Trains with rows that are given in one way or the other. @return the bits of all variables.
-template <class T, class G, class Make>
-std::vector<T> trained(Make&& make, bool in_place) {
-  Embedding<T, G> model;
-  {
-    auto trainer = make(model.variables);
-    trainer.run([&](auto& optimizer) {
-      for (std::uint64_t step = 0; step < 12; ++step) {
-        const std::uint64_t key = step * 10 + static_cast<std::uint64_t>(optimizer.index());
-        if (step % 4 != 3) give<G>(optimizer, model.vector, 131, 1, key, in_place);
-        give<G>(optimizer, model.table, 4200, 5, key + 1, in_place);
-        optimizer.apply_gradients({.weight = 1.0 + 0.5 * static_cast<double>(step % 3)});
-      }
-    });
-  }
-  return model.bits();
-}
-
-template <class T, class G = T, class Make>
-void check_same_bits(const char* name, Make&& make) {
-  INFO(name);
-  const std::vector<T> copied = trained<T, G>(make, false);
-  CHECK(copied != Embedding<T>().bits());
-  CHECK(trained<T, G>(make, true) == copied);
-}
-
 }  // namespace
 
 TEST_CASE("row gradients: every optimizer ends with the bits of set_rows", "[sync][rows][thread]") {
   const Watchdog watchdog;
-  const Adam lazy{.lazy_rows = true};
-  check_same_bits<float>("Local", [&](auto& v) { return Local{lazy, v}; });
-  check_same_bits<double>("Local, all rows move", [&](auto& v) { return Local{Adam{}, v}; });
-  check_same_bits<float>("Local, whole variables", [&](auto& v) { return Local{Lamb{}, v}; });
-  check_same_bits<float, Eigen::half>("Local, gradients of 16 bits", [&](auto& v) { return Local{lazy, v}; });
-  check_same_bits<float>("Local<GradientAggregation>", [&](auto& v) {
-    return Local{GradientAggregation<Adam>{lazy, {.grad_steps = 3}}, v};
-  });
-  check_same_bits<float>("SyncReplicas", [&](auto& v) {
-    return SyncReplicas{lazy, v, {.replicas_to_aggregate = 3}};
-  });
-  check_same_bits<float>("SyncReplicas, measured", [&](auto& v) {
-    return SyncReplicas{lazy,
-                        v,
-                        {.replicas_to_aggregate = 2,
-                         .non_finite = NonFinite::skip_update,
-                         .clip_norm = 0.5,
-                         .clip_contribution_norm = 0.7}};
-  });
-  check_same_bits<float>("GradientAggregation<SyncReplicas>", [&](auto& v) {
-    return GradientAggregation{SyncReplicas{lazy, v, {.replicas_to_aggregate = 2}}, {.grad_steps = 2}};
-  });
-  check_same_bits<float, Eigen::bfloat16>("GradientAggregation<SyncReplicas>, 16 bits", [&](auto& v) {
-    return GradientAggregation{SyncReplicas{lazy, v, {.replicas_to_aggregate = 2}}, {.grad_steps = 2}};
+  check_two_ways<Embedding>([](auto& optimizer, const auto& model, std::uint64_t key, bool in_place) {
+    using G = typename std::remove_reference_t<decltype(optimizer)>::GradientScalar;
+    if (key / 10 % 4 != 3) give<G>(optimizer, model.vector, 131, 1, key, in_place);
+    give<G>(optimizer, model.table, 4200, 5, key + 1, in_place);
   });
 }
 
@@ -158,20 +108,18 @@ TEST_CASE("row gradients: they are NaN in debug builds until they are written", 
 TEST_CASE("row gradients: an update per variable takes them", "[sync][rows][variable_replicas][thread]") {
   const Watchdog watchdog;
   const auto train = [](bool in_place) {
-    Embedding<float> model;
-    VariableReplicas trainer{Sgd{0.1}, model.variables,
-                             VariableOptions{.replicas_to_aggregate = 2, .sparse = {"vector", "table"}}};
-    trainer.run([&](auto& replica) {
-      for (std::uint64_t step = 0; step < 6; ++step) {
-        const std::uint64_t key = 1 + step * 20 + static_cast<std::uint64_t>(replica.index());
-        give<float>(replica, model.vector, 131, 1, key, in_place);
-        give<float>(replica, model.table, 4200, 5, key, in_place);
-        replica.apply_gradients();
-      }
-    });
-    return model.bits();
+    return trained<Embedding<float>>(
+        [](auto& v) {
+          return VariableReplicas{Sgd{0.1}, v,
+                                  VariableOptions{.replicas_to_aggregate = 2, .sparse = {"vector", "table"}}};
+        },
+        [&](auto& replica, const auto& model, std::uint64_t key) {
+          give<float>(replica, model.vector, 131, 1, key + 1, in_place);
+          give<float>(replica, model.table, 4200, 5, key + 1, in_place);
+          replica.apply_gradients();
+        });
   };
   const std::vector<float> copied = train(false);
-  CHECK(copied != Embedding<float>().bits());
+  CHECK(copied != bits_of(Embedding<float>()));
   CHECK(train(true) == copied);
 }

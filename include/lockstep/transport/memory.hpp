@@ -24,8 +24,8 @@ inline constexpr std::size_t k_page = 4096;
 }  // namespace detail
 
 /// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory. Blocks of
-/// 64 MiB and more are on large pages where the system gives them to those who ask, because rows that are far
-/// apart would miss the translation buffer on small ones.
+/// 4 MiB and more are on large pages where the system gives them to those who ask: the arrays of a step would
+/// miss the translation buffer on small ones, rows that are far apart most of all.
 class ZeroedMemory {
  public:
   /// @throws SystemError if there is no memory.
@@ -41,7 +41,7 @@ class ZeroedMemory {
   std::span<std::byte> bytes() { return {start_, bytes_}; }
 
  private:
-  static constexpr std::size_t k_large_block = 32 * detail::k_large_page;
+  static constexpr std::size_t k_large_block = 2 * detail::k_large_page;
 
   struct Free {
     void operator()(void* pointer) const { std::free(pointer); }

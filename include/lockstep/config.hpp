@@ -36,31 +36,6 @@
 
 LOCKSTEP_NAMESPACE_BEGIN
 
-namespace detail {
-/// Brings a cache line nearer. Changes nothing.
-LOCKSTEP_ALWAYS_INLINE void fetch_for_writing(const void* address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(address, 1);
-#else
-  (void)address;
-#endif
-}
-/// The address of an element that may lie outside the array, only to be brought nearer.
-template <class T>
-LOCKSTEP_ALWAYS_INLINE const void* address_of(const T* array, std::int64_t element) {
-  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
-                                       static_cast<std::uintptr_t>(element) * sizeof(T));
-}
-/// The same for a line that is not written.
-LOCKSTEP_ALWAYS_INLINE void fetch_for_reading(const void* address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(address, 0);
-#else
-  (void)address;
-#endif
-}
-}  // namespace detail
-
 /// Every array of the layout starts on this boundary, in bytes; also the size of a cache line.
 inline constexpr std::size_t k_alignment = 64;
 

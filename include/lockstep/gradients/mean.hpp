@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/gradients/fetch.hpp>
 #include <lockstep/gradients/pack.hpp>
 
 #include <Eigen/Core>
@@ -143,9 +144,6 @@ inline constexpr bool is_streaming_functor = false;
 /// Elements of an array of 64 KiB, which is taken to be in a cache.
 template <class T>
 inline constexpr Index k_cached = 65'536 / sizeof(T);
-/// Elements of a cache line.
-template <class T>
-inline constexpr Index k_line = k_alignment / sizeof(T);
 /// Lines and elements that are copied at a time where a loop may be stopped half-way (keep_lines.hpp).
 inline constexpr Index k_kept_lines = 4;
 template <class T>

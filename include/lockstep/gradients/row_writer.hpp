@@ -5,8 +5,8 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/fetch.hpp>
 
-#include <algorithm>
 #include <cstdint>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -51,15 +51,11 @@ class RowWriter {
     return {data_ + number * width_, !repeats_ || members_.take(number)};
   }
   /// Brings nearer what a later row is written to: packed rows come in another order than those of the call.
-  /// Inlined, because g++ takes a function that only fetches for one without effect, and drops its calls.
   LOCKSTEP_ALWAYS_INLINE void fetch(Index row) const {
-    const G* to = data_ + (packs_ ? members_.number(row) : row) * width_;
-    for (Index i = 0; i < std::min(width_, 16 * k_line); i += k_line) fetch_for_writing(to + i);
+    fetch_elements<true>(data_ + (packs_ ? members_.number(row) : row) * width_, width_);
   }
 
  private:
-  static constexpr Index k_line = k_alignment / sizeof(G);
-
   RowSet members_;
   G* data_;
   Index width_;

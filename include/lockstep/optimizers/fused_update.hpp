@@ -4,6 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
+#include <lockstep/gradients/fetch.hpp>
 #include <lockstep/gradients/keep_lines.hpp>
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/gradients/row_merge.hpp>
@@ -209,17 +210,11 @@ struct SharedRow {
 /// How many rows ahead of its update a row is fetched.
 inline constexpr std::size_t k_rows_fetched_ahead = 16;
 
-/// Brings the lines of a row nearer that an update reads and writes, the first ones of a long row: rows lie
-/// far apart, so nothing else tells the processor which comes next. Inlined, because g++ takes a function
-/// that only fetches for one without effect, and drops its calls.
+/// Brings nearer what the update of a row reads and writes.
 template <class T, class G, std::size_t count>
 LOCKSTEP_ALWAYS_INLINE void fetch_row(const MergedRow<T, G>& row, const std::array<T*, count>& changed) {
-  constexpr Index most_lines = 16;
-  const Index size = std::min(row.size, most_lines * k_line<T>);
-  for (const T* array : changed)
-    for (Index i = 0; i < size; i += k_line<T>) fetch_for_writing(array + row.begin + i);
-  for (int k = 0; k < row.count; ++k)
-    for (Index i = 0; i < size; i += k_line<G>) fetch_for_reading(row.sources[k] + i);
+  for (const T* array : changed) fetch_elements<true>(array + row.begin, row.size);
+  for (int k = 0; k < row.count; ++k) fetch_elements<false>(row.sources[k], row.size);
 }
 
 template <class T, class Packet, class R, class Sum, std::size_t... I>

@@ -82,6 +82,7 @@ void count_dense(const std::string& name, Make make) {
   TestVariables variables(100'000, 10);
   count(name, make(variables.set()), [&](auto& replica) {
     variables.mark_gradients(replica);
+    (void)replica.gradients();  // the same at once
     replica.apply_gradients();
   });
 }

@@ -33,6 +33,8 @@ GOALS = [
     ("sync step, 8 replicas on 2 cores, P = 10e6, Adam, roofline", "sync/8x10e6/adam/roofline", ">=", 0.80, ""),
     ("10,000 variables of 100 against one of 1e6, SGD", "sync/10000_variables/sgd", "<=", 1.15, "x"),
     ("10,000 variables of 100 against one of 1e6, Adam", "sync/10000_variables/adam", "<=", 1.15, "x"),
+    ("same, 10,000 calls of gradient(), SGD", "sync/10000_variables/sgd/one_by_one", "<=", 1.15, "x"),
+    ("same, 10,000 calls of gradient(), Adam", "sync/10000_variables/adam/one_by_one", "<=", 1.15, "x"),
     ("wrapper with N = 1, k = 1 against the bare rule, P = 1e6", "sync/alone/1000000/*", "<=", 1.02, "x"),
     ("same, P = 16, SyncReplicas", "sync/alone/16/*/replica", "<=", 150, "ns"),
     ("same, P = 16, GradientAggregation", "sync/alone/16/*/window", "<=", 150, "ns"),

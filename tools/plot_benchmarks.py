@@ -96,6 +96,8 @@ def pictures():
         [
             ("lockstep, SGD", "sync_replicas/by_variables/in_process/f32/sgd"),
             ("lockstep, Adam", "sync_replicas/by_variables/in_process/f32/adam"),
+            ("lockstep, SGD, gradients() at once", "sync_replicas/at_once_by_variables/in_process/f32/sgd"),
+            ("lockstep, Adam, gradients() at once", "sync_replicas/at_once_by_variables/in_process/f32/adam"),
         ],
         "variables",
         milliseconds,

@@ -40,7 +40,7 @@ class TestVariables {
       for (Index i = 0; i < size_; ++i) gradient(i) = pattern(static_cast<Index>(k) * size_ + i, seed);
     }
   }
-  /// Says that the gradients are there.
+  /// Says that the gradients are there, of one variable after the other.
   template <class Replica>
   void mark_gradients(Replica& replica) const {
     for (const Handle& handle : handles_) (void)replica.gradient(handle);
@@ -65,8 +65,11 @@ class TestVariables {
   std::vector<Handle> handles_;
 };
 
+/// How a replica says that its gradients are there.
+enum class Marks { one_by_one, at_once };
+
 /// Replicas contribute what lies in their slots and update together; callable with a number of steps.
-template <class R, class Net = InProcess>
+template <class R, class Net = InProcess, Marks marks = Marks::one_by_one>
 class SyncStep {
  public:
   /// @param here how many of the replicas are threads of this process; 0 for all. If some are not, nobody
@@ -101,7 +104,10 @@ class SyncStep {
  private:
   template <class Replica>
   void step(Replica& replica) {
-    variables_.mark_gradients(replica);
+    if constexpr (marks == Marks::at_once)
+      (void)replica.gradients();
+    else
+      variables_.mark_gradients(replica);
     replica.apply_gradients();
   }
   int here_;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
@@ -158,6 +159,17 @@ LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Ind
     Eigen::internal::pstoreu(target + i + packet, functor.template packetOp<Packet>(i + packet));
 }
 
+/// Where `stream` writes: what the functor changes, if it says so, so that loads and stores share a pointer.
+template <class T, class Functor>
+LOCKSTEP_ALWAYS_INLINE T* target_of(T* to, const Functor& functor) {
+  if constexpr (requires { functor.changed(); }) {
+    assert(functor.changed().front() == to);
+    return functor.changed().front();
+  } else {
+    return to;
+  }
+}
+
 /// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by
 /// themselves at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own
 /// loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time. A functor with
@@ -165,11 +177,12 @@ LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Ind
 /// time. Not for short runs, unless the functor says that they are part of something larger, or lines are
 /// kept: such a functor (keep_lines.hpp) copies what they were before they are stored.
 template <class T, class Functor>
-void stream(T* target, const Functor& from, Index size) {
+void stream(T* to, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr Index line = std::max(lanes, k_line<T>);
   const Functor functor = from;
+  T* const target = target_of(to, functor);
   const Index lines = size - size % line;
   Index i = 0;
   if constexpr (requires { functor.keep_rest(0, 0); }) {

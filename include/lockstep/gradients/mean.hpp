@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
@@ -159,15 +158,13 @@ LOCKSTEP_ALWAYS_INLINE void store_packets(T* target, const Functor& functor, Ind
     Eigen::internal::pstoreu(target + i + packet, functor.template packetOp<Packet>(i + packet));
 }
 
-/// Where `stream` writes: what the functor changes, if it says so, so that loads and stores share a pointer.
+/// `to`, as the functor has it if it says what it changes: loads and stores then share a pointer.
 template <class T, class Functor>
 LOCKSTEP_ALWAYS_INLINE T* target_of(T* to, const Functor& functor) {
-  if constexpr (requires { functor.changed(); }) {
-    assert(functor.changed().front() == to);
+  if constexpr (requires { functor.changed(); })
     return functor.changed().front();
-  } else {
+  else
     return to;
-  }
 }
 
 /// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by

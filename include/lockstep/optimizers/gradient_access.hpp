@@ -6,7 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/error.hpp>
 #include <lockstep/gradients/contribution.hpp>
-#include <lockstep/gradients/gradients.hpp>
+#include <lockstep/gradients/dense_gradients.hpp>
 #include <lockstep/gradients/row_gradients.hpp>
 #include <lockstep/gradients/row_writer.hpp>
 #include <lockstep/gradients/variables.hpp>
@@ -54,7 +54,7 @@ class GradientAccess {
   /// The memory of all gradients of this step, each to be written in place as `result[handle]`; marks all as
   /// present, in one go: what 10,000 calls of `gradient` do. Contents, validity and errors are those of
   /// `gradient`. Nothing has happened if it throws.
-  Gradients<T, G> gradients() {
+  DenseGradients<T, G> gradients() {
     Contribution<G>& to = derived().staging();
     for (const VariableInfo& info : to.layout().infos())
       if (to.presence(info.id) == Presence::absent)

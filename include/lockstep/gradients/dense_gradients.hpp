@@ -13,10 +13,10 @@ LOCKSTEP_NAMESPACE_BEGIN
 /// its handle. Valid until the next `apply_gradients`.
 /// @tparam T scalar of the variables. @tparam G scalar of the gradients.
 template <class T, class G>
-class Gradients {
+class DenseGradients {
  public:
   /// Of `variables`, in the order of their layout from `data` on.
-  Gradients(const Variables<T, G>& variables, G* data) : variables_(&variables), data_(data) {}
+  DenseGradients(const Variables<T, G>& variables, G* data) : variables_(&variables), data_(data) {}
 
   /// The gradient of one variable, without copy. Shape: that of the variable.
   /// @throws UnknownVariable for a handle of another set.

@@ -24,13 +24,13 @@ inline constexpr std::size_t k_page = 4096;
 }  // namespace detail
 
 /// `bytes` zeroed bytes on a 64-byte boundary. Pages that nobody touches cost no physical memory. Blocks of
-/// 2 MiB and more are on large pages where the system gives them to those who ask: the arrays of a step would
-/// miss the translation buffer on small ones, rows that are far apart most of all.
+/// 64 MiB and more are on large pages where the system gives them to those who ask, because rows that are far
+/// apart would miss the translation buffer on small ones.
 class ZeroedMemory {
  public:
   /// @throws SystemError if there is no memory.
   explicit ZeroedMemory(std::size_t bytes) : bytes_(bytes) {
-    const bool is_large = bytes >= detail::k_large_page;
+    const bool is_large = bytes >= k_large_block;
     const std::size_t boundary = is_large ? detail::k_large_page : k_alignment;
     raw_.reset(std::calloc(bytes + boundary, 1));
     if (!raw_) throw SystemError(detail::text("memory: cannot allocate ", bytes, " bytes"));
@@ -41,6 +41,8 @@ class ZeroedMemory {
   std::span<std::byte> bytes() { return {start_, bytes_}; }
 
  private:
+  static constexpr std::size_t k_large_block = 32 * detail::k_large_page;
+
   struct Free {
     void operator()(void* pointer) const { std::free(pointer); }
   };

@@ -37,7 +37,7 @@ std::string flags_of(const std::byte* address) {
 
 TEST_CASE("memory: small and large blocks are zeroed, aligned and as long as asked for",
           "[transport][memory]") {
-  constexpr std::size_t large = detail::k_large_page;
+  constexpr std::size_t large = std::size_t{64} << 20;
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{1}, std::size_t{4096}, large - 1, large, large + 12345}) {
     INFO(bytes << " bytes");
@@ -73,7 +73,7 @@ TEST_CASE("memory: arrays on different pages share none, wherever the block begi
 }
 
 TEST_CASE("memory: a block that is given back and asked for again is zeroed again", "[transport][memory]") {
-  constexpr std::size_t bytes = detail::k_large_page + 64;
+  constexpr std::size_t bytes = (std::size_t{64} << 20) + 64;
   for (int round = 0; round < 3; ++round) {
     ZeroedMemory memory(bytes);
     CHECK(memory.bytes().front() == std::byte{0});
@@ -82,7 +82,7 @@ TEST_CASE("memory: a block that is given back and asked for again is zeroed agai
   }
 }
 
-TEST_CASE("memory: blocks of 2 MiB and more ask for large pages", "[transport][memory]") {
+TEST_CASE("memory: blocks of 64 MiB and more ask for large pages", "[transport][memory]") {
   if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage/enabled"))
     SKIP("the system has no large pages to ask for");
   const auto is_asked = [](ZeroedMemory& memory) {
@@ -91,7 +91,7 @@ TEST_CASE("memory: blocks of 2 MiB and more ask for large pages", "[transport][m
     REQUIRE(!flags.empty());
     return flags.find(" hg ") != std::string::npos;
   };
-  for (const std::size_t bytes : {detail::k_large_page, 4 * detail::k_large_page + 64}) {
+  for (const std::size_t bytes : {std::size_t{64} << 20, (std::size_t{66} << 20) + 64}) {
     ZeroedMemory memory(bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(memory.bytes().data()) % detail::k_large_page == 0);
     CHECK(is_asked(memory));

@@ -21,14 +21,16 @@ LOCKSTEP_NAMESPACE_BEGIN
 enum class Presence : std::uint32_t { absent, dense, rows };
 
 namespace detail {
-/// What a program is going to write, and has not yet: NaN in debug builds, so that it cannot be overlooked.
+/// In debug builds what a program is going to write, and has not yet, is NaN, so that it cannot be
+/// overlooked.
+#ifdef NDEBUG
+constexpr bool k_fills_unwritten = false;
+#else
+constexpr bool k_fills_unwritten = true;
+#endif
 template <class G>
 void fill_unwritten(G* data, Index size) {
-#ifndef NDEBUG
   std::fill(data, data + size, std::numeric_limits<G>::quiet_NaN());
-#else
-  (void)data, (void)size;
-#endif
 }
 }  // namespace detail
 

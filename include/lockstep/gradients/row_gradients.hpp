@@ -62,7 +62,8 @@ RowGradients<G> place_rows(Contribution<G>& to, std::uint32_t id, Index count, R
     fault_point("rows: one placed");
   }
   if (to.is_packed(id)) members.number_members();
-  for (Index i = 0; i < count; ++i) fill_unwritten(to.row_data(id, row_at(i)), to.layout()[id].row_size());
+  if constexpr (k_fills_unwritten)
+    for (Index i = 0; i < count; ++i) fill_unwritten(to.row_data(id, row_at(i)), to.layout()[id].row_size());
   return {to, id};
 }
 

@@ -56,9 +56,10 @@ class GradientAccess {
   /// `gradient`. Nothing has happened if it throws.
   DenseGradients<T, G> gradients() {
     Contribution<G>& to = derived().staging();
-    for (const VariableInfo& info : to.layout().infos())
-      if (to.presence(info.id) == Presence::absent)
-        detail::fill_unwritten(to.data() + info.offset, info.size);
+    if constexpr (detail::k_fills_unwritten)
+      for (const VariableInfo& info : to.layout().infos())
+        if (to.presence(info.id) == Presence::absent)
+          detail::fill_unwritten(to.data() + info.offset, info.size);
     to.mark_all_dense();
     return {derived().variables(), to.data()};
   }
@@ -164,10 +165,11 @@ class GradientAccess {
   G* dense(const Handle<M, T>& handle) {
     derived().variables().check(handle);
     Contribution<G>& to = derived().staging();
-    const bool first = to.presence(handle.id) == Presence::absent;
+    [[maybe_unused]] const bool first = to.presence(handle.id) == Presence::absent;
     to.mark_dense(handle.id);
     G* data = to.data() + handle.offset;  // as the layout has it, without a look at the layout
-    if (first) detail::fill_unwritten(data, info(handle).size);
+    if constexpr (detail::k_fills_unwritten)
+      if (first) detail::fill_unwritten(data, info(handle).size);
     return data;
   }
 

@@ -71,7 +71,7 @@ struct Keyed {
   }
   template <class O>
   StepResult apply(O& optimizer, const Random<T>& model, T factor = 1) const {
-    if (is_dense(model)) {
+    if (is_at_once(model)) {
       const auto all = optimizer.gradients();
       for (const Part& part : parts) all[model.handles[part.variable]] = factor * part.values;
       return optimizer.apply_gradients({.weight = weight});
@@ -88,8 +88,9 @@ struct Keyed {
     }
     return optimizer.apply_gradients({.weight = weight});
   }
-  bool is_dense(const Random<T>& model) const {
-    return parts.size() == model.handles.size() &&
+  /// Some give all variables their gradient in one call, of those that have all.
+  bool is_at_once(const Random<T>& model) const {
+    return parts.size() == model.handles.size() && parts[0].values(0, 0) > 0 &&
            std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.dense; });
   }
   PlainGradient plain(const Random<T>& model) const {

@@ -71,7 +71,6 @@ struct Arrays {
     float* base = reinterpret_cast<float*>(memory.bytes().data());
     // 64 bytes between the arrays, so that equal indices do not fall on equal offsets of a page.
     for (std::size_t k = 0; k < 6; ++k) at[k] = base + static_cast<Index>(k) * (k_size + 16);
-    reset();
   }
   void reset() {
     fill_with_pattern(w(), k_size, k_values_seed);

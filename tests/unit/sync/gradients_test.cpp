@@ -4,6 +4,7 @@
 #include "unit/sync/two_ways.hpp"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 using namespace lockstep;

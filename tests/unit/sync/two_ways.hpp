@@ -9,7 +9,6 @@
 #include <lockstep/per_variable/variable_replicas.hpp>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace lockstep::test {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Tests and norms over one contribution.
+/// Tests and norms over a contribution or the mean of some.
 #pragma once
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
+#include <lockstep/gradients/mean.hpp>
 
 #include <Eigen/Core>
 
@@ -71,33 +72,58 @@ bool all_finite(const Contribution<G>& contribution) {
   return finite;
 }
 
-/// Sum of squares of `at(0)` to `at(size - 1)` in double, in eight interleaved sums: an order of its own that
-/// is the same on every machine.
-template <class At>
-double sum_of_squares(Index size, At&& at) {
-  constexpr std::size_t lanes = 8;
-  std::array<double, lanes> lane{};
-  const Index whole = size - size % static_cast<Index>(lanes);
-  for (Index i = 0; i < whole; i += static_cast<Index>(lanes))
-    for (std::size_t k = 0; k < lanes; ++k) {
-      const auto value = static_cast<double>(at(i + static_cast<Index>(k)));
-      lane[k] += value * value;
-    }
-  for (Index i = whole; i < size; ++i) {
-    const auto value = static_cast<double>(at(i));
-    lane[static_cast<std::size_t>(i - whole)] += value * value;
+/// Sum of squares in double, in eight interleaved sums: an order of its own that is the same on every
+/// machine.
+class SquareSum {
+ public:
+  /// Adds the squares of `at(0)` to `at(size - 1)`. @pre all sizes before are multiples of eight
+  template <class At>
+  void add(Index size, At&& at) {
+    const Index whole = size - size % static_cast<Index>(k_lanes);
+    for (Index i = 0; i < whole; i += static_cast<Index>(k_lanes))
+      for (std::size_t k = 0; k < k_lanes; ++k) add_square(k, at(i + static_cast<Index>(k)));
+    for (Index i = whole; i < size; ++i) add_square(static_cast<std::size_t>(i - whole), at(i));
   }
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
+  /// The sum of all.
+  double total() const {
+    return ((lane_[0] + lane_[4]) + (lane_[2] + lane_[6])) + ((lane_[1] + lane_[5]) + (lane_[3] + lane_[7]));
+  }
+
+ private:
+  static constexpr std::size_t k_lanes = 8;
+
+  template <class T>
+  void add_square(std::size_t lane, T value) {
+    lane_[lane] += static_cast<double>(value) * static_cast<double>(value);
+  }
+
+  std::array<double, k_lanes> lane_{};
+};
 
 /// Sum of squares of all present elements, in double.
 template <class G>
 double squared_norm(const Contribution<G>& contribution) {
   double sum = 0;
   detail::for_each_present(contribution, [&](const G* data, Index size) {
-    sum += sum_of_squares(size, [data](Index i) { return static_cast<double>(data[i]); });
+    SquareSum squares;
+    squares.add(size, [data](Index i) { return data[i]; });
+    sum += squares.total();
   });
   return sum;
+}
+
+/// Sum of squares of elements [start, start + size) of the scaled sum, in double.
+template <class T, class G>
+double squared_norm(const Sources<T, G>& sources, Index start, Index size) {
+  constexpr Index block = 1024;
+  alignas(k_alignment) std::array<T, block> part;
+  SquareSum squares;
+  for (Index i = 0; i < size; i += block) {
+    const Index count = std::min(block, size - i);
+    detail::write_sum(sources, start + i, count, part.data());
+    squares.add(count, [&](Index k) { return part[static_cast<std::size_t>(k)]; });
+  }
+  return squares.total();
 }
 
 /// What a gradient with this squared norm is multiplied with so that its norm is at most `limit`.

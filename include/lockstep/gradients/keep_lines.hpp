@@ -55,8 +55,6 @@ class Progress {
 template <class T>
 class LineKeeper {
  public:
-  static constexpr bool k_keeps = true;
-
   /// Up to element `end` of the layout. @param copies two times `k_kept` elements of each array.
   LineKeeper(std::atomic<std::uint64_t>& progress, T* copies, Index end)
       : progress_(&progress), copies_(copies), end_(end) {}
@@ -147,8 +145,6 @@ class KeptFunctor : public Functor {
  private:
   LineKeeper<T> keeper_;
 };
-template <class T, class Functor>
-inline constexpr bool is_streaming_functor<KeptFunctor<T, Functor>> = true;
 
 template <class T>
 template <class Functor>
@@ -159,11 +155,3 @@ auto LineKeeper<T>::over(const Functor& functor, Index start) const {
 }  // namespace detail
 
 LOCKSTEP_NAMESPACE_END
-
-namespace Eigen::internal {
-template <class T, class Functor>
-struct functor_traits<lockstep::detail::KeptFunctor<T, Functor>> : functor_traits<Functor> {};
-template <class T, class Functor>
-struct functor_has_linear_access<lockstep::detail::KeptFunctor<T, Functor>>
-    : functor_has_linear_access<Functor> {};
-}  // namespace Eigen::internal

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <concepts>
-#include <cstdint>
+#include <cstddef>
 #include <type_traits>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -64,77 +64,121 @@ LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
   }
 }
 
-/// How many sources a kernel is compiled for, and whether they have coefficients. `many` reads the count at
-/// run time.
-struct OneSource {};
-struct TwoSources {};
-struct ManySources {};
-struct WeightedSources {};
+/// Brings all sources nearer that are needed at this position, which may lie outside the arrays.
+template <class T, class G>
+LOCKSTEP_ALWAYS_INLINE void fetch_all(const Sources<T, G>& sources, Index i) {
+  for (int k = 0; k < sources.count; ++k)
+    fetch_for_reading(address_of(sources.data[static_cast<std::size_t>(k)], i));
+}
 
-/// \f$\sum_i c_i\, g_i\f$ at one position, in the order of the list.
-template <class T, class G, class Kind>
+/// Most sources of a kernel that has a register for each of their addresses.
+inline constexpr std::size_t k_unrolled_sources = 4;
+
+/// \f$\sum_i g_i\f$ of `count` sources at one position, in the order of the list.
+template <class T, class G, std::size_t count>
 class SumOf {
  public:
-  explicit SumOf(const Sources<T, G>& sources)
-      : sources_(&sources), first_(sources.data[0]), second_(sources.data[1]), count_(sources.count) {}
+  explicit SumOf(const Sources<T, G>& sources) : far_(sources.far) {
+    std::copy_n(sources.data.begin(), count, data_.begin());
+  }
+
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
+    Pack<T, Packet> sum = load_as<T, Packet>(data_[0] + i);
+#pragma GCC unroll 4
+    for (std::size_t k = 1; k < data_.size(); ++k) sum += load_as<T, Packet>(data_[k] + i);
+    return sum;
+  }
+  /// Brings the sources nearer that are needed at this position, which may lie outside the arrays.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
+#pragma GCC unroll 4
+    for (const G* source : data_) fetch_for_reading(address_of(source, i));
+  }
+  bool is_far() const { return far_; }
+  static constexpr std::size_t k_most_arrays = count;
+
+ private:
+  std::array<const G*, count> data_;
+  bool far_;
+};
+
+/// The same of more sources: the addresses of the others are read from the list, four at a time.
+template <class T, class G>
+class ManySum {
+ public:
+  explicit ManySum(const Sources<T, G>& sources) : first_(sources), sources_(&sources) {}
+
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
+    constexpr std::size_t at_once = 4;
+    const G* const* const source = sources_->data.data();
+    const auto count = static_cast<std::size_t>(sources_->count);
+    Pack<T, Packet> sum = first_.template at<Packet>(i);
+    std::size_t k = k_unrolled_sources;
+    for (; k + at_once <= count; k += at_once) {
+#pragma GCC unroll 4
+      for (std::size_t j = 0; j < at_once; ++j) sum += load_as<T, Packet>(source[k + j] + i);
+    }
+    for (; k < count; ++k) sum += load_as<T, Packet>(source[k] + i);
+    return sum;
+  }
+  /// As that of `SumOf`.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const { fetch_all(*sources_, i); }
+  bool is_far() const { return sources_->far; }
+  static constexpr std::size_t k_most_arrays = k_max_sources;
+
+ private:
+  SumOf<T, G, k_unrolled_sources> first_;
+  const Sources<T, G>* sources_;
+};
+
+/// \f$\sum_i c_i\, g_i\f$ of any number of sources at one position, in the order of the list.
+template <class T, class G>
+class WeightedSum {
+ public:
+  explicit WeightedSum(const Sources<T, G>& sources) : sources_(&sources) {}
 
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
     using P = Pack<T, Packet>;
-    if constexpr (std::same_as<Kind, OneSource>) {
-      return load_as<T, Packet>(first_ + i);
-    } else if constexpr (std::same_as<Kind, TwoSources>) {
-      return load_as<T, Packet>(first_ + i) + load_as<T, Packet>(second_ + i);
-    } else if constexpr (std::same_as<Kind, ManySources>) {
-      P sum = load_as<T, Packet>(first_ + i) + load_as<T, Packet>(second_ + i);
-      for (int k = 2; k < count_; ++k)
-        sum += load_as<T, Packet>(sources_->data[static_cast<std::size_t>(k)] + i);
-      return sum;
-    } else {
-      int k = 0;
-      P sum = sources_->wide ? P::load(sources_->wide + i) : weighted<Packet>(k++, i);
-      for (; k < count_; ++k) sum += weighted<Packet>(k, i);
-      return sum;
-    }
+    int k = 0;
+    P sum = sources_->wide ? P::load(sources_->wide + i) : term<Packet>(k++, i);
+    for (; k < sources_->count; ++k) sum += term<Packet>(k, i);
+    return sum;
   }
-
-  /// Brings the sources nearer that are needed at this position, which may lie outside the arrays.
-  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
-    fetch_for_reading(address_of(first_, i));
-    if constexpr (std::same_as<Kind, TwoSources>)
-      fetch_for_reading(address_of(second_, i));
-    else if constexpr (!std::same_as<Kind, OneSource>)
-      for (int k = 1; k < count_; ++k)
-        fetch_for_reading(address_of(sources_->data[static_cast<std::size_t>(k)], i));
-  }
+  /// As that of `SumOf`.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const { fetch_all(*sources_, i); }
   bool is_far() const { return sources_->far; }
-  /// How many arrays are fetched.
-  int arrays() const { return count_; }
+  static constexpr std::size_t k_most_arrays = k_max_sources;
 
  private:
   template <class Packet>
-  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> weighted(int k, Index i) const {
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> term(int k, Index i) const {
     const auto at = static_cast<std::size_t>(k);
     return Pack<T, Packet>(sources_->coefficient[at]) * load_as<T, Packet>(sources_->data[at] + i);
   }
 
   const Sources<T, G>* sources_;
-  const G* first_;
-  const G* second_;
-  int count_;
 };
 
-/// Calls `f(SumOf<...>)` with the narrowest kernel for these sources. All kernels give the same bits.
+/// Calls `f(sum)` with the kernel for `count` sources or more.
+template <std::size_t count, class T, class G, class F>
+void with_plain_sum(const Sources<T, G>& sources, F&& f) {
+  if constexpr (count > k_unrolled_sources)
+    f(ManySum<T, G>(sources));
+  else if (sources.count == static_cast<int>(count))
+    f(SumOf<T, G, count>(sources));
+  else
+    with_plain_sum<count + 1>(sources, f);
+}
+
+/// Calls `f(sum)` with the narrowest kernel for these sources. All kernels give the same bits.
 template <class T, class G, class F>
 void with_sum(const Sources<T, G>& sources, F&& f) {
   if (sources.weighted || sources.wide)
-    f(SumOf<T, G, WeightedSources>(sources));
-  else if (sources.count == 1)
-    f(SumOf<T, G, OneSource>(sources));
-  else if (sources.count == 2)
-    f(SumOf<T, G, TwoSources>(sources));
+    f(WeightedSum<T, G>(sources));
   else
-    f(SumOf<T, G, ManySources>(sources));
+    with_plain_sum<1>(sources, f);
 }
 
 /// Marks the nullary functors of this library, whose assignment is the plain loop below.
@@ -167,20 +211,18 @@ LOCKSTEP_ALWAYS_INLINE T* target_of(T* to, const Functor& functor) {
     return to;
 }
 
-/// Assigns a functor, one cache line after the other. A line is unrolled, which compilers do not do by
-/// themselves at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own
-/// loop leaves it in memory on most settings, which measured 1.1x to 3.3x the time. A functor with
-/// `fetch(i)` has several arrays, and fetches what is needed some lines later, two lines of each array at a
-/// time. Not for short runs, unless the functor says that they are part of something larger, or lines are
-/// kept: such a functor (keep_lines.hpp) copies what they were before they are stored.
+/// Assigns a functor, two cache lines at a time. Lines are unrolled, which compilers do not do by themselves
+/// at -O2. The functor is copied here, so that compilers keep its parts in registers: Eigen's own loop leaves
+/// it in memory on most settings, which measured 1.1x to 3.3x the time. One with `k_fetches` fetches what is
+/// needed some lines later; not for short runs, unless it says that they are part of something larger. One
+/// whose lines are kept (keep_lines.hpp) always does, and copies what they were before they are stored.
 template <class T, class Functor>
 void stream(T* to, const Functor& from, Index size) {
   using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
-  constexpr Index line = std::max(lanes, k_line<T>);
+  constexpr Index line = std::max(lanes, k_line<T>), two = 2 * line;
   const Functor functor = from;
   T* const target = target_of(to, functor);
-  const Index lines = size - size % line;
   Index i = 0;
   if constexpr (requires { functor.keep_rest(0, 0); }) {
     static_assert(line == k_line<T>);
@@ -191,25 +233,32 @@ void stream(T* to, const Functor& from, Index size) {
       store_packets<Packet, k_kept<T>>(target, functor, i);
     }
     if (i < size) functor.keep_rest(i, size - i);
-  } else if constexpr (requires { functor.fetch(0); }) {
+  } else if constexpr (requires { requires Functor::k_fetches; }) {
     if (size > k_cached<T> || functor.is_far())
-      for (; i + 2 * line <= lines; i += 2 * line) {
+      for (; i + two <= size; i += two) {
         functor.fetch(i);
         functor.fetch(i + line);
-        store_packets<Packet, line>(target, functor, i);
-        store_packets<Packet, line>(target, functor, i + line);
+        store_packets<Packet, two>(target, functor, i);
       }
   }
-  for (; i < lines; i += line) store_packets<Packet, line>(target, functor, i);
+  for (; i + two <= size; i += two) store_packets<Packet, two>(target, functor, i);
   for (; i + lanes <= size; i += lanes)
     Eigen::internal::pstoreu(target + i, functor.template packetOp<Packet>(i));
   for (; i < size; ++i) target[i] = functor(i);
 }
 
+/// What Eigen calls for such an expression. A functor with `assign(size)` has the loop in which it ends up.
+template <class T, class Functor>
+void assign(T* to, const Functor& from, Index size) {
+  if constexpr (requires { from.assign(size); })
+    from.assign(size);
+  else
+    stream(to, from, size);
+}
+
 /// Where nobody has to put back what a loop has changed half-way: threads die together. The other keeper is
 /// in keep_lines.hpp.
 struct NothingKept {
-  static constexpr bool k_keeps = false;
   /// The functor that does the work of `functor` from element `start` of the layout on.
   template <class Functor>
   LOCKSTEP_ALWAYS_INLINE const Functor& over(const Functor& functor, Index start) const {
@@ -274,16 +323,25 @@ void with_mean(const Sources<T, G>& sources, Index start, Index size, F&& f) {
   });
 }
 
+namespace detail {
+
+/// Writes elements [start, start + size) of the scaled sum of `sources` to `to`, shape (size,).
+template <class T, class G, class Keeper = NothingKept>
+void write_sum(const Sources<T, G>& sources, Index start, Index size, T* to, const Keeper& keeper = {}) {
+  with_sum(sources, [&](const auto& sum) {
+    const SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale, start}, to};
+    stream(to, keeper.over(functor, start), size);
+  });
+}
+
+}  // namespace detail
+
 /// Writes the scaled sum of `sources` to elements [start, start + size) of `target`, which may be one of the
 /// sources. @param keeper copies lines before they are changed, where somebody may have to put it back.
 template <class T, class G, class Keeper = detail::NothingKept>
 void sum_elements(const Sources<T, G>& sources, T* target, Index start, Index size,
                   const Keeper& keeper = {}) {
-  detail::with_sum(sources, [&](const auto& sum) {
-    const detail::SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale, start},
-                                                                         target + start};
-    detail::stream(target + start, keeper.over(functor, start), size);
-  });
+  detail::write_sum(sources, start, size, target + start, keeper);
 }
 
 LOCKSTEP_NAMESPACE_END
@@ -299,13 +357,14 @@ struct functor_has_linear_access<lockstep::detail::MeanFunctor<T, Sum>> {
 };
 
 /// @cond not ours: a part of Eigen
-/// `map = nullary expression of ours`: one streaming loop.
+/// `map = nullary expression of ours`: one streaming loop, chosen when it runs where that depends on the
+/// sources.
 template <class Target, class Functor, class Plain, class T>
 requires lockstep::detail::is_streaming_functor<Functor>
 struct Assignment<Target, CwiseNullaryOp<Functor, Plain>, assign_op<T, T>, Dense2Dense> {
   static void run(Target& target, const CwiseNullaryOp<Functor, Plain>& source, const assign_op<T, T>&) {
     resize_if_allowed(target, source, assign_op<T, T>());
-    lockstep::detail::stream(target.data(), source.functor(), static_cast<lockstep::Index>(target.size()));
+    lockstep::detail::assign(target.data(), source.functor(), static_cast<lockstep::Index>(target.size()));
   }
 };
 /// @endcond

@@ -27,6 +27,7 @@ namespace detail {
 /// No gradient at all: the rule gets zero.
 template <class T>
 struct ZeroSum {
+  static constexpr std::size_t k_most_arrays = 0;
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index) const {
     return Pack<T, Packet>(T(0));
@@ -46,15 +47,18 @@ LOCKSTEP_ALWAYS_INLINE std::array<T*, slots + 1> changed_arrays(T* values,
 template <class R>
 using HeldRule = std::conditional_t<std::is_trivially_copyable_v<R>, const R, const R&>;
 
-/// Nullary functor of Eigen: loads variable and slots, forms the mean, runs the rule, stores the slots and
-/// returns the new variable. Indices count from element `start` of the layout.
+/// For `stream`: loads variable and slots, forms the mean, runs the rule, stores the slots and returns the
+/// new variable. Indices count from element `start` of the layout.
 template <class T, class R, class Sum>
 class UpdateFunctor {
  public:
   static constexpr std::size_t slot_count = slot_count_v<R>;
+  /// Processors fetch a few arrays by themselves, but not into the next pages; of more they do, and loops
+  /// that fetch as well look less far ahead (docs/design/006).
+  static constexpr bool k_fetches = Sum::k_most_arrays + slot_count <= 2;
 
   UpdateFunctor(const R& rule, const step_of_t<R>& step, T* values, const std::array<T*, slot_count>& slots,
-                const Sum& sum, T scale, Index start, bool keeps)
+                const Sum& sum, T scale, Index start)
       : rule_(rule),
         step_(step),
         values_(values + start),
@@ -63,8 +67,6 @@ class UpdateFunctor {
         scale_(scale),
         start_(start) {
     for (T*& slot : slots_) slot += start;
-    if constexpr (requires { sum_.arrays(); })
-      if (!keeps && sum_.arrays() + static_cast<int>(slot_count) > 2) ahead_ = k_near;
   }
 
   LOCKSTEP_ALWAYS_INLINE T operator()(Eigen::Index i) const {
@@ -76,9 +78,9 @@ class UpdateFunctor {
   }
   /// Brings the line of each array nearer that is needed some lines later.
   LOCKSTEP_ALWAYS_INLINE void fetch(Eigen::Index i) const {
-    fetch_for_writing(address_of(values_, i + ahead_));
-    for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + ahead_));
-    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + ahead_);
+    fetch_for_writing(address_of(values_, i + k_ahead));
+    for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + k_ahead));
+    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + k_ahead);
   }
   /// All arrays that change, from element `start` on.
   LOCKSTEP_ALWAYS_INLINE std::array<T*, slot_count + 1> changed() const {
@@ -91,11 +93,7 @@ class UpdateFunctor {
   }
 
  private:
-  /// Three arrays are fetched far ahead, into the next pages, which processors do not do by themselves; of
-  /// more arrays only the next lines, which by then have come into a cache but not into the nearest one.
-  /// Where lines are kept all are fetched far ahead: twice as many stores would wait for them
-  /// (docs/design/006).
-  static constexpr Index k_far = 2048 / sizeof(T), k_near = 128 / sizeof(T);
+  static constexpr Index k_ahead = 2048 / sizeof(T);  // how far all arrays are fetched
 
   template <class Packet, std::size_t... I>
   LOCKSTEP_ALWAYS_INLINE Packet run(Eigen::Index i, std::index_sequence<I...>) const {
@@ -117,10 +115,7 @@ class UpdateFunctor {
   Sum sum_;
   T scale_;
   Index start_;
-  Index ahead_ = k_far;
 };
-template <class T, class R, class Sum>
-inline constexpr bool is_streaming_functor<UpdateFunctor<T, R, Sum>> = true;
 
 /// The same shape for elements without a gradient: only `rule.update_absent(step, w, slots...)` runs.
 template <class R>
@@ -150,14 +145,33 @@ template <class R, class T>
 concept UpdatesAbsent = AbsentUpdates<R, Pack<T>, std::make_index_sequence<slot_count_v<R>>>::value;
 
 template <class T, class R, class Sum, class Keeper>
-void assign_update(const R& rule, const step_of_t<R>& step, T* values,
+void stream_update(const R& rule, const step_of_t<R>& step, T* values,
                    const std::array<T*, slot_count_v<R>>& slots, const Sum& sum, T scale, Index start,
                    Index size, const Keeper& keeper) {
-  using Functor = UpdateFunctor<T, R, Sum>;
-  using Flat = Eigen::Array<T, Eigen::Dynamic, 1>;
-  Eigen::Map<Flat>(values + start, size) = Flat::NullaryExpr(
-      size, keeper.over(Functor(rule, step, values, slots, sum, scale, start, Keeper::k_keeps), start));
+  const UpdateFunctor<T, R, Sum> functor(rule, step, values, slots, sum, scale, start);
+  stream(values + start, keeper.over(functor, start), size);
 }
+
+/// Nullary functor of Eigen: an update with the mean of any sources. Its loop is chosen when it is assigned,
+/// so that there is one type of expression for all of them, which compilers get through faster.
+template <class T, class G, class R, class Keeper>
+struct MeanUpdate {
+  const R& rule;
+  const step_of_t<R>& step;
+  T* values;
+  const std::array<T*, slot_count_v<R>>& slots;
+  const Sources<T, G>& sources;
+  Index start;
+  const Keeper& keeper;
+
+  void assign(Index size) const {
+    with_sum(sources, [&](const auto& sum) {
+      stream_update(rule, step, values, slots, sum, sources.scale, start, size, keeper);
+    });
+  }
+};
+template <class T, class G, class R, class Keeper>
+inline constexpr bool is_streaming_functor<MeanUpdate<T, G, R, Keeper>> = true;
 
 }  // namespace detail
 
@@ -168,9 +182,9 @@ template <class T, class G, class R, class Keeper = detail::NothingKept>
 void update_elements(const R& rule, const step_of_t<R>& step, T* values,
                      const std::array<T*, slot_count_v<R>>& slots, const Sources<T, G>& sources, Index start,
                      Index size, const Keeper& keeper = {}) {
-  detail::with_sum(sources, [&](const auto& sum) {
-    detail::assign_update<T>(rule, step, values, slots, sum, sources.scale, start, size, keeper);
-  });
+  using Flat = Eigen::Array<T, Eigen::Dynamic, 1>;
+  Eigen::Map<Flat>(values + start, size) = Flat::NullaryExpr(
+      size, detail::MeanUpdate<T, G, R, Keeper>{rule, step, values, slots, sources, start, keeper});
 }
 
 namespace detail {
@@ -300,7 +314,7 @@ template <class T, class R, class Keeper = detail::NothingKept>
 void update_elements_by_zero(const R& rule, const step_of_t<R>& step, T* values,
                              const std::array<T*, slot_count_v<R>>& slots, Index start, Index size,
                              const Keeper& keeper = {}) {
-  detail::assign_update<T>(rule, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size, keeper);
+  detail::stream_update<T>(rule, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size, keeper);
 }
 
 /// What the rule does to elements that have no gradient: nothing, unless it has `update_absent`.
@@ -310,19 +324,19 @@ void update_elements_absent(const R& rule, const step_of_t<R>& step, T* values,
                             const Keeper& keeper = {}) {
   if constexpr (detail::UpdatesAbsent<R, T>) {
     const detail::AbsentRule<R> absent{rule};
-    detail::assign_update<T>(absent, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size, keeper);
+    detail::stream_update<T>(absent, step, values, slots, detail::ZeroSum<T>{}, T(1), start, size, keeper);
   }
 }
 
 LOCKSTEP_NAMESPACE_END
 
 namespace Eigen::internal {
-template <class T, class R, class Sum>
-struct functor_traits<lockstep::detail::UpdateFunctor<T, R, Sum>> {
+template <class T, class G, class R, class Keeper>
+struct functor_traits<lockstep::detail::MeanUpdate<T, G, R, Keeper>> {
   enum { Cost = 20, PacketAccess = packet_traits<T>::Vectorizable, IsRepeatable = false };
 };
-template <class T, class R, class Sum>
-struct functor_has_linear_access<lockstep::detail::UpdateFunctor<T, R, Sum>> {
+template <class T, class G, class R, class Keeper>
+struct functor_has_linear_access<lockstep::detail::MeanUpdate<T, G, R, Keeper>> {
   enum { ret = 1 };
 };
 }  // namespace Eigen::internal

@@ -191,12 +191,7 @@ class Updater {
     for_each_variable(begin, end, [&](std::uint32_t id, Index from, Index to) {
       if (!groups_.is_trainable(id)) return;
       for (runs.start(id, from, to); runs.next();)
-        if (runs.has_gradient())
-          detail::with_sum(runs.sources(), [&](const auto& of_sources) {
-            const detail::MeanFunctor<T, std::remove_cvref_t<decltype(of_sources)>> mean{
-                of_sources, runs.sources().scale, runs.begin()};
-            sum += sum_of_squares(runs.size(), mean);
-          });
+        if (runs.has_gradient()) sum += lockstep::squared_norm(runs.sources(), runs.begin(), runs.size());
     });
     return sum;
   }

@@ -84,12 +84,12 @@ Index wrong_elements(const Inputs<T, G>& inputs, Index start, Index size, bool w
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("mean: the scaled sum in the order of the list, for one to nine sources",
+TEMPLATE_LIST_TEST_CASE("mean: the scaled sum in the order of the list, for one to thirteen sources",
                         "[gradients][mean]", Kinds) {
   using T = typename TestType::T;
   using G = typename TestType::G;
   for (const Index size : k_sizes)
-    for (int count = 1; count <= 9; ++count) {
+    for (int count = 1; count <= 13; ++count) {
       if (size > 4000 && count % 3 != 0) continue;
       const Inputs<T, G> inputs(count, size, static_cast<std::uint64_t>(100 * size + count));
       INFO(count << " sources of " << size << " elements");

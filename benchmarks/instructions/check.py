@@ -22,7 +22,15 @@ CALLS, SMALL, LARGE = 100, 32768, 98304
 FEW_ROWS, MANY_ROWS, ROW_REPLICAS = 1024, 4096, 4
 LANE_BYTES = 16
 # Arrays of floats that a step has: contributions or accumulator, variables, slots.
-ARRAYS = {"sync/n2/sgd": 3, "sync/n2/adam": 5, "window/accumulate": 2, "window/last/sgd": 3, "window/last/adam": 5}
+ARRAYS = {
+    "sync/n2/sgd": 3,
+    "sync/n2/adam": 5,
+    "sync/n8/sgd": 9,
+    "sync/n8/adam": 11,
+    "window/accumulate": 2,
+    "window/last/sgd": 3,
+    "window/last/adam": 5,
+}
 CACHE = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=262144,16,64"]
 
 here = pathlib.Path(__file__).parent

@@ -84,12 +84,12 @@ auto all_replicas_of(Trainer& trainer) {
 }
 
 template <class R>
-void count_sync_step(const std::string& name, Index elements) {
+void count_sync_step(const std::string& name, Index elements, int n) {
   TestVariables variables(elements, 1);
-  SyncReplicas<R, InProcess> trainer(R{}, variables.set(), {.replicas_to_aggregate = 2});
+  SyncReplicas<R, InProcess> trainer(R{}, variables.set(), {.replicas_to_aggregate = n});
   auto replicas = all_replicas_of(trainer);
   step_of_all(replicas, [&](auto& replica) { variables.write_gradients(replica, replica.index()); });
-  variables.template expect_updated<R>(2, 1, name);
+  variables.template expect_updated<R>(n, 1, name);
   count(name, [&] { step_of_all(replicas, [&](auto& replica) { variables.mark_gradients(replica); }); });
 }
 
@@ -127,8 +127,11 @@ int main() {
   for (const Index rows : {k_few_rows, k_many_rows}) count_rows("rows/n4/sgd/" + std::to_string(rows), rows);
   for (const Index elements : {k_small, k_large}) {
     const std::string size = "/" + std::to_string(elements);
-    count_sync_step<Sgd>("sync/n2/sgd" + size, elements);
-    count_sync_step<Adam>("sync/n2/adam" + size, elements);
+    for (const int replicas : {2, 8}) {
+      const std::string many = "sync/n" + std::to_string(replicas);
+      count_sync_step<Sgd>(many + "/sgd" + size, elements, replicas);
+      count_sync_step<Adam>(many + "/adam" + size, elements, replicas);
+    }
     TestVariables open(elements, 1), sgd(elements, 1), adam(elements, 1);
     count_local("window/accumulate" + size, open,
                 Local<GradientAggregation<Sgd>>({Sgd{}, {.grad_steps = 1000}}, open.set()), 2);

@@ -53,8 +53,8 @@ template <class T, class R, class Sum>
 class UpdateFunctor {
  public:
   static constexpr std::size_t slot_count = slot_count_v<R>;
-  /// Processors fetch a few arrays by themselves, but not into the next pages; of more they do, and loops
-  /// that fetch as well look less far ahead (docs/design/006).
+  /// Three arrays are worth fetching. Of more, each fetch takes the place of a load that the processor would
+  /// look ahead to (docs/design/006).
   static constexpr bool k_fetches = Sum::k_most_arrays + slot_count <= 2;
 
   UpdateFunctor(const R& rule, const step_of_t<R>& step, T* values, const std::array<T*, slot_count>& slots,
@@ -329,14 +329,3 @@ void update_elements_absent(const R& rule, const step_of_t<R>& step, T* values,
 }
 
 LOCKSTEP_NAMESPACE_END
-
-namespace Eigen::internal {
-template <class T, class G, class R, class Keeper>
-struct functor_traits<lockstep::detail::MeanUpdate<T, G, R, Keeper>> {
-  enum { Cost = 20, PacketAccess = packet_traits<T>::Vectorizable, IsRepeatable = false };
-};
-template <class T, class G, class R, class Keeper>
-struct functor_has_linear_access<lockstep::detail::MeanUpdate<T, G, R, Keeper>> {
-  enum { ret = 1 };
-};
-}  // namespace Eigen::internal

@@ -88,6 +88,22 @@ TEMPLATE_TEST_CASE("finite: the squared norm is summed in double", "[gradients][
   }
 }
 
+TEST_CASE("finite: the squared norm of a mean is that of the mean written out", "[gradients][finite]") {
+  for (const Index size : k_sizes) {
+    INFO(size << " elements");
+    Pile<float> pile({{size}}, 3);
+    Numbers numbers(static_cast<std::uint64_t>(size));
+    for (int k = 0; k < 2; ++k) fill_dense(pile[k], 0, numbers);
+    Sources<float, float> sources;
+    sources.scale = 0.5F;
+    for (int k = 0; k < 2; ++k) sources.add(pile[k].data(), 1);
+    pile[2].mark_dense(0);
+    sum_elements(sources, pile[2].data(), 0, size);
+    // Bit by bit: a mean is read in parts, which must not change the order of its sum.
+    CHECK(squared_norm(sources, 0, size) == squared_norm(pile[2]));
+  }
+}
+
 TEST_CASE("finite: the clip factor brings a norm down to the limit and never up", "[gradients][finite]") {
   CHECK(clip_factor(25, 5) == 1);
   CHECK(clip_factor(25, 6) == 1);

@@ -17,14 +17,27 @@
 /// As above.
 #define LOCKSTEP_VERSION_PATCH 0
 
+/// g++ warns of each local name in a template that is also a name of the program's, declared after the
+/// header. Programs may name things as they like; true cases are found by clang++, which tells them apart.
+#if defined(__GNUC__) && !defined(__clang__)
+#define LOCKSTEP_WARNINGS_BEGIN _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wshadow\"")
+/// Ends what LOCKSTEP_WARNINGS_BEGIN begins.
+#define LOCKSTEP_WARNINGS_END _Pragma("GCC diagnostic pop")
+#else
+#define LOCKSTEP_WARNINGS_BEGIN
+#define LOCKSTEP_WARNINGS_END
+#endif
+
 /// The inline namespace keeps two versions in one program apart at link time.
 #define LOCKSTEP_NAMESPACE_BEGIN \
+  LOCKSTEP_WARNINGS_BEGIN        \
   namespace lockstep {           \
   inline namespace v0_1 {
 /// Ends what LOCKSTEP_NAMESPACE_BEGIN begins.
 #define LOCKSTEP_NAMESPACE_END \
   }                            \
-  }
+  }                            \
+  LOCKSTEP_WARNINGS_END
 
 /// Before a function whose call would cost more than its work. Without optimization a plain function, which
 /// compilers get through faster.

@@ -34,8 +34,8 @@ inline void expect(bool holds, const std::string& what) {
 }
 
 inline void expect_close(double actual, double expected, const std::string& where, double tolerance = 2e-5) {
-  expect(std::abs(actual - expected) <= tolerance * std::max(1.0, std::abs(expected)),
-         where + ": expected " + std::to_string(expected) + ", got " + std::to_string(actual));
+  if (std::abs(actual - expected) <= tolerance * std::max(1.0, std::abs(expected))) return;
+  expect(false, where + ": expected " + std::to_string(expected) + ", got " + std::to_string(actual));
 }
 
 }  // namespace lockstep::bench

@@ -162,7 +162,7 @@ class UpdateCrew {
     }
   }
 
-  /// Wakes no more sleepers than pay: none below 16 items each.
+  /// Wakes no more sleepers than pay: none below 8 items each.
   void call_helpers() {
     const auto useful = std::min<Index>(std::min(available_cores(), state_.replicas()),
                                         state_.updater().partition().items() / k_items_per_helper) -
@@ -348,7 +348,7 @@ class UpdateCrew {
     return [this](const Control& control) { state_.board().publish(control); };
   }
 
-  static constexpr Index k_items_per_helper = 16;
+  static constexpr Index k_items_per_helper = 8;
   static_assert(Partition<true>::k_largest_tile < Tiles::k_positions);
 
   State& state_;

@@ -17,7 +17,7 @@
 /// As above.
 #define LOCKSTEP_VERSION_PATCH 0
 
-/// g++ warns of each local name in a template that is also a name of the program's, declared after the
+/// g++ may warn of a local name in a template that is also a name of the program's, declared after the
 /// header. Programs may name things as they like; true cases are found by clang++, which tells them apart.
 #if defined(__GNUC__) && !defined(__clang__)
 #define LOCKSTEP_WARNINGS_BEGIN _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wshadow\"")

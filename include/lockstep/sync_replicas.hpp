@@ -90,7 +90,7 @@ class SyncReplicas {
   }
 
   /// Runs `loop(replica)` on one thread per replica of this process and returns when these have ended. No
-  /// thread outlives the call.
+  /// thread outlives the call. They begin on different cores as far as there are enough, bound to none.
   /// @throws the first exception that left a loop, or SystemError if the system gives no thread; the other
   /// replicas have been told by `PeerFailed`.
   template <class F>

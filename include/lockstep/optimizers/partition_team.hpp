@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/layout.hpp>
 #include <lockstep/protocol/sharding.hpp>
+#include <lockstep/transport/core_claims.hpp>
 #include <lockstep/transport/fork_guard.hpp>
 #include <lockstep/transport/start_thread.hpp>
 #include <lockstep/transport/wait.hpp>
@@ -30,6 +31,7 @@ class PartitionTeam {
   /// thread.
   PartitionTeam(const Layout& layout, int partitions) : ranges_(static_cast<std::size_t>(partitions)) {
     for (const VariableInfo& info : layout.infos()) split(info, partitions);
+    cores_.claim();
     for (int part = 1; part < partitions; ++part)
       threads_.push_back(start_thread(
           "num_partitions", part, partitions - 1,
@@ -84,6 +86,7 @@ class PartitionTeam {
   }
 
   void serve(std::size_t part, const std::stop_token& stop) {
+    cores_.claim();
     std::uint32_t seen = 0;  // the word before the first job
     for (;;) {
       // There is no bump where a later thread could not be started.
@@ -107,6 +110,7 @@ class PartitionTeam {
   std::function<void(Index, Index)> job_;
   WaitWord start_, done_;
   std::atomic<int> left_{0};
+  CoreClaims cores_;
   std::vector<std::jthread> threads_;  // last: they use everything above
 };
 

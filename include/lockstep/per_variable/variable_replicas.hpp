@@ -91,7 +91,8 @@ requires(Recipe<R, T> && !detail::RecipeTraits<R>::aggregates) class VariableRep
   }
 
   /// Runs `loop(replica)` on one thread per replica and returns when all have ended. No thread outlives the
-  /// call. With Driver::chief another thread of the program drives.
+  /// call. They begin on different cores as far as there are enough, bound to none. With Driver::chief
+  /// another thread of the program drives.
   /// @throws the first exception that left a loop, or SystemError if the system gives no thread; the other
   /// replicas have been told by `PeerFailed`.
   template <class F>

@@ -7,6 +7,7 @@
 #include <lockstep/error.hpp>
 #include <lockstep/function_ref.hpp>
 #include <lockstep/sync/engine.hpp>
+#include <lockstep/transport/core_claims.hpp>
 #include <lockstep/transport/start_thread.hpp>
 
 #include <chrono>
@@ -24,8 +25,9 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace detail {
 
 /// Calls `body(i, nullptr)` for i in [0, count), each on its own thread, the last one on the caller's, and
-/// joins them all. If the system gives no thread, the caller's calls `body(i, why)` instead: replica i is to
-/// join and to fail with that, so that those who are there do not wait for it. No further one is started.
+/// joins them all. They begin on cores of their own, as far as there are enough. If the system gives no
+/// thread, the caller's calls `body(i, why)` instead: replica i is to join and to fail with that, so that
+/// those who are there do not wait for it. No further one is started.
 /// @param title what error texts begin with.
 /// @throws the exception that came first, but one that caused others (not PeerFailed) before one that was
 /// caused; SystemError if the system gives no thread.
@@ -33,7 +35,9 @@ inline void run_replica_threads(const std::string& title, int count,
                                 FunctionRef<void(int, const std::exception_ptr&)> body) {
   std::mutex mutex;
   std::exception_ptr cause, consequence;
+  CoreClaims cores;
   const auto guarded = [&](int i, const std::exception_ptr& no_thread) {
+    cores.claim();
     try {
       body(i, no_thread);
     } catch (const PeerFailed&) {

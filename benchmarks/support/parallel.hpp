@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Threads that start together and are timed until the last one has ended.
+/// Threads that start together and are timed until the last one has ended, on cores of their own, as those
+/// of `run()` are.
 #pragma once
 
 #include "interleave.hpp"
+#include <lockstep/transport/core_claims.hpp>
 
 #include <algorithm>
 #include <barrier>
 #include <cstddef>
+#include <sched.h>
 #include <thread>
 #include <vector>
 
@@ -34,7 +37,9 @@ template <class Body>
 double seconds_in_parallel(int threads, Body&& body) {
   Stopwatches watches(threads);
   std::barrier together(threads);
+  detail::CoreClaims cores;
   const auto timed = [&](int thread) {
+    cores.claim();
     together.arrive_and_wait();
     watches.start(thread);
     body(thread);
@@ -46,6 +51,16 @@ double seconds_in_parallel(int threads, Body&& body) {
     timed(threads - 1);
   }
   return watches.seconds();
+}
+
+/// Moves one of several processes, counted from 0, to a core of its own if there are enough; binds it
+/// nowhere.
+inline void move_to_own_core(int process) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  int left = process % CPU_COUNT(&allowed);
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed) && left-- == 0) return detail::move_to_core(core, allowed);
 }
 
 }  // namespace lockstep::bench

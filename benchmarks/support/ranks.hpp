@@ -30,6 +30,7 @@ class RankStep {
     expect_updated<R>(optimizer_.values.data(), elements, 1, k_processes, "all-reduce");
   }
   double operator()(int steps) {
+    move_to_own_core(collective_.rank());
     collective_.barrier();
     return seconds_of([&] {
              for (int i = 0; i < steps; ++i) step();

@@ -20,6 +20,7 @@ class SharedReplica {
 
   /// Seconds per step on this process. @param rule "sgd" or "adam".
   double run(const std::string& rule, Index elements, int steps) {
+    move_to_own_core(place_);
     return rule == "sgd" ? run(sgd_, rule, elements, steps) : run(adam_, rule, elements, steps);
   }
 

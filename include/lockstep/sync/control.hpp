@@ -128,12 +128,14 @@ struct Control {
   }
 };
 
-/// For transports that copy the state: only places that exist.
+/// For transports that copy the state: only places that exist. The rest has a fixed length, which needs no
+/// call.
 inline void copy_state(Control& to, const Control& from) {
   static_assert(std::is_standard_layout_v<Control>);
   constexpr std::size_t head = offsetof(Control, round) + offsetof(protocol::Round, places);
-  std::memcpy(static_cast<void*>(&to), &from,
-              head + static_cast<std::size_t>(from.round.total) * sizeof(protocol::Place));
+  std::memcpy(static_cast<void*>(&to), &from, head);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(from.round.total); ++i)
+    to.round.places[i] = from.round.places[i];
 }
 
 /// For transports that find a state: what in it no trainer can have made; empty if nothing is. What passes

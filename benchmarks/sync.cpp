@@ -50,6 +50,19 @@ void compare_large() {
   report("sync/2x25e6/adam/eigen", rounds.ratio("eigen adam", "sync adam"), "x");
 }
 
+/// Two replicas, 30,000 parameters: a few items, which who waits must help with before it falls asleep.
+template <class R>
+void compare_middle() {
+  constexpr Index elements = 30'000;
+  SyncStep<R> sync(elements, 2);
+  EigenStep<R> eigen(elements, 2);
+  Interleaved rounds;
+  rounds.add("sync", steps_of(sync, 300));
+  rounds.add("eigen", steps_of(eigen, 300));
+  rounds.run(51);
+  report("sync/2x30000/" + rule_name<R> + "/eigen", rounds.ratio("eigen", "sync"), "x", rounds);
+}
+
 /// Eight replicas on two cores.
 void compare_many() {
   constexpr Index elements = 10'000'000;
@@ -242,6 +255,8 @@ void compare() {
   compare_alone<Adam>(16);
   compare_alone<Sgd>(1'000'000);
   compare_alone<Adam>(1'000'000);
+  compare_middle<Sgd>();
+  compare_middle<Adam>();
   compare_variables<Sgd>();
   compare_variables<Adam>();
   compare_large();

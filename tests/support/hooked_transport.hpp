@@ -25,6 +25,7 @@ struct Hooked {
     int countdown = 0;             // critical sections until `action` runs, once
     std::function<void()> action;  // may not throw
     std::atomic<int> wakes{0};
+    std::atomic<const WaitWord*> woken{nullptr};  // the word of the last wake
 
     void after_section() {
       if (countdown > 0 && --countdown == 0) action();
@@ -53,11 +54,13 @@ struct Hooked {
       const After after{*script_};
       return inner_.exclusive(std::forward<F>(transition), std::forward<Then>(then));
     }
+    /// Without slices: it ends when somebody has changed the word.
     void wait(WaitWord& word, std::uint32_t seen, Clock::time_point deadline, int participants) {
-      inner_.wait(word, seen, deadline, participants);
+      while (word.seen() == seen && Clock::now() < deadline) inner_.wait(word, seen, deadline, participants);
     }
     void wake(WaitWord& word, int count) {
       ++script_->wakes;
+      script_->woken = &word;
       inner_.wake(word, count);
     }
     bool alive(int place) const { return inner_.alive(place); }

@@ -162,14 +162,15 @@ class UpdateCrew {
     }
   }
 
-  /// Wakes no more sleepers than pay: none below 8 items each.
+  /// Tells of an update with which others can help. Who is awake looks at it; no more sleepers are woken than
+  /// pay.
   void call_helpers() {
-    const auto useful = std::min<Index>(std::min(available_cores(), state_.replicas()),
-                                        state_.updater().partition().items() / k_items_per_helper) -
-                        1;
-    if (useful <= 0) return;
+    const Index elements = state_.updater().layout().size(), items = state_.updater().partition().items();
+    if (elements <= k_elements_of_one || items == 1) return;
     state_.progress().bump();
-    state_.session().wake(state_.progress(), static_cast<int>(useful));
+    const Index most = std::min({Index{available_cores()}, Index{state_.replicas()}, items});
+    const auto sleepers = static_cast<int>(std::min(most, elements / k_elements_per_sleeper) - 1);
+    if (sleepers > 0) state_.session().wake(state_.progress(), sleepers);
   }
 
   /// Inside exclusion: copies what the open stage needs. False if there is none.
@@ -348,7 +349,8 @@ class UpdateCrew {
     return [this](const Control& control) { state_.board().publish(control); };
   }
 
-  static constexpr Index k_items_per_helper = 8;
+  static constexpr Index k_elements_of_one = 2 * Partition<true>::k_smallest_tile;  // that one does alone
+  static constexpr Index k_elements_per_sleeper = 4 * k_elements_of_one;
   static_assert(Partition<true>::k_largest_tile < Tiles::k_positions);
 
   State& state_;

@@ -10,7 +10,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 
 namespace {
 
@@ -191,55 +190,12 @@ void compare_round_trip(int replicas, int steps) {
          rounds);
 }
 
-/// Whole runs of two replicas, with the start and the end of their threads.
-class ShortRun {
- public:
-  explicit ShortRun(Index elements)
-      : variables_(elements, 1), trainer_(Sgd{}, variables_.set(), {.replicas_to_aggregate = 2}) {
-    trainer_.run([&](auto& replica) {
-      variables_.write_gradients(replica, replica.index());
-      replica.apply_gradients();
-      if (replica.index() == 0) variables_.expect_updated<Sgd>(2, 1, "short run");
-    });
-  }
-  /// By `run()`.
-  Run run(int steps) {
-    return [this, steps] {
-      return seconds_of([&] { trainer_.run([&](auto& replica) { train(replica, steps); }); });
-    };
-  }
-  /// By threads of the program, which begin where the system puts them.
-  Run join(int steps) {
-    return [this, steps] {
-      trainer_.start_over();
-      return seconds_of([&] {
-        const auto loop = [&] {
-          auto replica = trainer_.join();
-          train(replica, steps);
-        };
-        const std::jthread other(loop);
-        loop();
-      });
-    };
-  }
-
- private:
-  template <class Replica>
-  void train(Replica& replica, int steps) {
-    for (int i = 0; i < steps; ++i) {
-      variables_.mark_gradients(replica);
-      replica.apply_gradients();
-    }
-  }
-  TestVariables variables_;
-  SyncReplicas<Sgd, InProcess> trainer_;
-};
-
+/// Whole runs of two replicas, with the start and the end of their threads, which `run()` spreads.
 void compare_short_runs(Index elements, int steps) {
-  ShortRun trainer(elements);
+  SyncStep<Sgd> trainer(elements, 2);
   Interleaved rounds;
-  rounds.add("run()", trainer.run(steps));
-  rounds.add("threads of the program", trainer.join(steps));
+  rounds.add("run()", [&] { return trainer.seconds_of_run(steps); });
+  rounds.add("threads of the program", [&] { return trainer.seconds_of_own_threads(steps); });
   rounds.run(51);
   report("sync/short_run/" + std::to_string(elements), rounds.ratio("threads of the program", "run()"),
          "x the time of run()", rounds);

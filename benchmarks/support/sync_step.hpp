@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace lockstep::bench {
@@ -95,13 +96,35 @@ class SyncStep {
       const int mine = replica.index() % here_;
       step(replica);  // brings all together
       watches.start(mine);
-      for (int i = 0; i < steps; ++i) step(replica);
+      train(replica, steps);
       watches.stop(mine);
     });
     return watches.seconds() / steps;
   }
 
+  /// Of so many steps, with the start and the end of the threads.
+  double seconds_of_run(int steps) {
+    return seconds_of([&] { trainer_.run([&](auto& replica) { train(replica, steps); }); });
+  }
+  /// The same by threads of the program, which begin where the system puts them.
+  double seconds_of_own_threads(int steps) {
+    trainer_.start_over();
+    return seconds_of([&] {
+      const auto loop = [&] {
+        auto replica = trainer_.join();
+        train(replica, steps);
+      };
+      std::vector<std::jthread> others;
+      for (int i = 1; i < here_; ++i) others.emplace_back(loop);
+      loop();
+    });
+  }
+
  private:
+  template <class Replica>
+  void train(Replica& replica, int steps) {
+    for (int i = 0; i < steps; ++i) step(replica);
+  }
   template <class Replica>
   void step(Replica& replica) {
     if constexpr (marks == Marks::at_once)

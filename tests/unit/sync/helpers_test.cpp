@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <set>
-#include <string_view>
 #include <thread>
 
 using namespace lockstep;

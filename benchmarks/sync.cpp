@@ -62,6 +62,40 @@ void compare_middle() {
   report("sync/2x30000/" + rule_name<R> + "/eigen", rounds.ratio("eigen", "sync"), "x", rounds);
 }
 
+/// What a step of eight replicas with SGD has to do, as one Eigen expression over plain arrays: two threads,
+/// each in a half of its own.
+class PlainLoop {
+ public:
+  explicit PlainLoop(Index elements) : size_(elements), arrays_((k_sources + 1) * elements) {
+    (*this)(1);
+    for (Index i = 0; i < size_; i += size_ / 5'000 + 1)
+      expect_close(static_cast<double>(arrays_.data()[i]), 1 - k_sources * 0.125, "plain loop");
+  }
+  double operator()(int steps) {
+    return seconds_in_parallel(2,
+                               [&](int thread) {
+                                 for (int step = 0; step < steps; ++step) {
+                                   pass(size_ / 2 * thread, size_ / 2);
+                                   clobber();
+                                 }
+                               }) /
+           steps;
+  }
+
+ private:
+  static constexpr Index k_sources = 8;
+
+  void pass(Index begin, Index size) {
+    const auto part = [&](Index k) {
+      return Eigen::Map<Eigen::ArrayXf>(arrays_.data() + k * size_ + begin, size);
+    };
+    part(0) -= 0.125F * (part(1) + part(2) + part(3) + part(4) + part(5) + part(6) + part(7) + part(8));
+  }
+
+  Index size_;
+  Floats arrays_;  // values and gradients, one after the other
+};
+
 /// Eight replicas on two cores.
 void compare_many() {
   constexpr Index elements = 10'000'000;
@@ -74,11 +108,14 @@ void compare_many() {
   SyncStep<Adam> adam(elements, 8);
   rounds.add("sync sgd", steps_of(sgd, 5));
   rounds.add("sync adam", steps_of(adam, 5));
+  PlainLoop plain(elements);
+  rounds.add("plain loop", steps_of(plain, 5));
   rounds.run(15);
   report("sync/8x10e6/sgd/roofline", floors.roofline(rounds, "sync sgd", floor_bytes<Sgd>(elements, 8)),
          "of peak", rounds);
   report("sync/8x10e6/adam/roofline", floors.roofline(rounds, "sync adam", floor_bytes<Adam>(elements, 8)),
          "of peak");
+  report("sync/8x10e6/sgd/plain_loop", rounds.ratio("sync sgd", "plain loop"), "x the time of a plain loop");
   // What a step reads is as much as `reading` does, and 11/9 of it.
   report("sync/8x10e6/sgd/reading", rounds.ratio("sync sgd", "reading"), "x the time of reading as much");
   report("sync/8x10e6/adam/reading", rounds.ratio("sync adam", "reading") * 9 / 11,

@@ -64,90 +64,81 @@ LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
   }
 }
 
-/// Brings all sources nearer that are needed at this position, which may lie outside the arrays.
-template <class T, class G>
-LOCKSTEP_ALWAYS_INLINE void fetch_all(const Sources<T, G>& sources, Index i) {
-  for (int k = 0; k < sources.count; ++k)
-    fetch_for_reading(address_of(sources.data[static_cast<std::size_t>(k)], i));
-}
-
+/// Most sources for which there is a kernel of each number of them.
+inline constexpr std::size_t k_counted_sources = 4;
 /// Most sources of a kernel that has a register for each of their addresses.
-inline constexpr std::size_t k_unrolled_sources = 4;
+inline constexpr std::size_t k_unrolled_sources = 8;
 
-/// \f$\sum_i g_i\f$ of `count` sources at one position, in the order of the list.
-template <class T, class G, std::size_t count>
+/// \f$\sum_i g_i\f$ of `least` to `most` sources at one position, in the order of the list. Positions count
+/// from element `start` of the layout. Each address has a register, so there is no loop over a list of them:
+/// read from memory anew for each line they cost as much as the loads that they are for (docs/design/006).
+template <class T, class G, std::size_t least, std::size_t most = least>
 class SumOf {
  public:
-  explicit SumOf(const Sources<T, G>& sources) : far_(sources.far) {
-    std::copy_n(sources.data.begin(), count, data_.begin());
+  SumOf(const Sources<T, G>& sources, Index start)
+      : count_(static_cast<std::size_t>(sources.count)), far_(sources.far) {
+    for (std::size_t k = 0; k < most; ++k)
+      if (k < least || k < count_) data_[k] = sources.data[k] + start;
   }
 
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
     Pack<T, Packet> sum = load_as<T, Packet>(data_[0] + i);
-#pragma GCC unroll 4
-    for (std::size_t k = 1; k < data_.size(); ++k) sum += load_as<T, Packet>(data_[k] + i);
+    add_from<1>(sum, i);
     return sum;
   }
   /// Brings the sources nearer that are needed at this position, which may lie outside the arrays.
-  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
-#pragma GCC unroll 4
-    for (const G* source : data_) fetch_for_reading(address_of(source, i));
-  }
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const { fetch_from<0>(i); }
   bool is_far() const { return far_; }
-  static constexpr std::size_t k_most_arrays = count;
+  static constexpr std::size_t k_most_arrays = most;
 
  private:
-  std::array<const G*, count> data_;
-  bool far_;
-};
-
-/// The same of more sources: the addresses of the others are read from the list, four at a time.
-template <class T, class G>
-class ManySum {
- public:
-  explicit ManySum(const Sources<T, G>& sources) : first_(sources), sources_(&sources) {}
-
-  template <class Packet>
-  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
-    constexpr std::size_t at_once = 4;
-    const G* const* const source = sources_->data.data();
-    const auto count = static_cast<std::size_t>(sources_->count);
-    Pack<T, Packet> sum = first_.template at<Packet>(i);
-    std::size_t k = k_unrolled_sources;
-    for (; k + at_once <= count; k += at_once) {
-#pragma GCC unroll 4
-      for (std::size_t j = 0; j < at_once; ++j) sum += load_as<T, Packet>(source[k + j] + i);
-    }
-    for (; k < count; ++k) sum += load_as<T, Packet>(source[k] + i);
-    return sum;
+  template <std::size_t k>
+  LOCKSTEP_ALWAYS_INLINE bool has() const {
+    return k < least || (k < most && k < count_);
   }
-  /// As that of `SumOf`.
-  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const { fetch_all(*sources_, i); }
-  bool is_far() const { return sources_->far; }
-  static constexpr std::size_t k_most_arrays = k_max_sources;
+  template <std::size_t k, class Packet>
+  LOCKSTEP_ALWAYS_INLINE void add_from(Pack<T, Packet>& sum, Index i) const {
+    if constexpr (k < most)
+      if (has<k>()) {
+        sum += load_as<T, Packet>(data_[k] + i);
+        add_from<k + 1>(sum, i);
+      }
+  }
+  template <std::size_t k>
+  LOCKSTEP_ALWAYS_INLINE void fetch_from(Index i) const {
+    if constexpr (k < most)
+      if (has<k>()) {
+        fetch_for_reading(address_of(data_[k], i));
+        fetch_from<k + 1>(i);
+      }
+  }
 
- private:
-  SumOf<T, G, k_unrolled_sources> first_;
-  const Sources<T, G>* sources_;
+  std::array<const G*, most> data_{};
+  std::size_t count_;
+  bool far_;
 };
 
 /// \f$\sum_i c_i\, g_i\f$ of any number of sources at one position, in the order of the list.
 template <class T, class G>
 class WeightedSum {
  public:
-  explicit WeightedSum(const Sources<T, G>& sources) : sources_(&sources) {}
+  WeightedSum(const Sources<T, G>& sources, Index start) : sources_(&sources), start_(start) {}
 
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
     using P = Pack<T, Packet>;
+    i += start_;
     int k = 0;
     P sum = sources_->wide ? P::load(sources_->wide + i) : term<Packet>(k++, i);
     for (; k < sources_->count; ++k) sum += term<Packet>(k, i);
     return sum;
   }
   /// As that of `SumOf`.
-  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const { fetch_all(*sources_, i); }
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
+    for (int k = 0; k < sources_->count; ++k)
+      fetch_for_reading(address_of(sources_->data[static_cast<std::size_t>(k)], start_ + i));
+  }
   bool is_far() const { return sources_->far; }
   static constexpr std::size_t k_most_arrays = k_max_sources;
 
@@ -159,26 +150,28 @@ class WeightedSum {
   }
 
   const Sources<T, G>* sources_;
+  Index start_;
 };
 
 /// Calls `f(sum)` with the kernel for `count` sources or more.
 template <std::size_t count, class T, class G, class F>
-void with_plain_sum(const Sources<T, G>& sources, F&& f) {
-  if constexpr (count > k_unrolled_sources)
-    f(ManySum<T, G>(sources));
+void with_plain_sum(const Sources<T, G>& sources, Index start, F&& f) {
+  if constexpr (count > k_counted_sources)
+    f(SumOf<T, G, count, k_unrolled_sources>(sources, start));
   else if (sources.count == static_cast<int>(count))
-    f(SumOf<T, G, count>(sources));
+    f(SumOf<T, G, count>(sources, start));
   else
-    with_plain_sum<count + 1>(sources, f);
+    with_plain_sum<count + 1>(sources, start, f);
 }
 
-/// Calls `f(sum)` with the narrowest kernel for these sources. All kernels give the same bits.
+/// Calls `f(sum)` with the narrowest kernel for these sources from element `start` on. All kernels give the
+/// same bits.
 template <class T, class G, class F>
-void with_sum(const Sources<T, G>& sources, F&& f) {
-  if (sources.weighted || sources.wide)
-    f(WeightedSum<T, G>(sources));
+void with_sum(const Sources<T, G>& sources, Index start, F&& f) {
+  if (sources.weighted || sources.wide || sources.count > static_cast<int>(k_unrolled_sources))
+    f(WeightedSum<T, G>(sources, start));
   else
-    with_plain_sum<1>(sources, f);
+    with_plain_sum<1>(sources, start, f);
 }
 
 /// Marks the nullary functors of this library, whose assignment is the plain loop below.
@@ -286,19 +279,18 @@ struct Copy {
   }
 };
 
-/// Nullary functor of Eigen: the scaled sum at an index, counted from `start`.
+/// Nullary functor of Eigen: the scaled sum at an index.
 template <class T, class Sum>
 struct MeanFunctor {
   Sum sum;
   T scale;
-  Index start;
 
   LOCKSTEP_ALWAYS_INLINE T operator()(Eigen::Index i) const {
-    return (sum.template at<T>(start + i) * Pack<T>(scale)).packet();
+    return (sum.template at<T>(i) * Pack<T>(scale)).packet();
   }
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Packet packetOp(Eigen::Index i) const {
-    return (sum.template at<Packet>(start + i) * Pack<T, Packet>(scale)).packet();
+    return (sum.template at<Packet>(i) * Pack<T, Packet>(scale)).packet();
   }
 };
 template <class T, class Sum>
@@ -317,9 +309,9 @@ struct SumInto : MeanFunctor<T, Sum> {
 /// Called with the expression, because its type depends on the number of sources.
 template <class T, class G, class F>
 void with_mean(const Sources<T, G>& sources, Index start, Index size, F&& f) {
-  detail::with_sum(sources, [&](auto sum) {
+  detail::with_sum(sources, start, [&](auto sum) {
     using Functor = detail::MeanFunctor<T, decltype(sum)>;
-    f(Eigen::Array<T, Eigen::Dynamic, 1>::NullaryExpr(size, Functor{sum, sources.scale, start}));
+    f(Eigen::Array<T, Eigen::Dynamic, 1>::NullaryExpr(size, Functor{sum, sources.scale}));
   });
 }
 
@@ -328,8 +320,8 @@ namespace detail {
 /// Writes elements [start, start + size) of the scaled sum of `sources` to `to`, shape (size,).
 template <class T, class G, class Keeper = NothingKept>
 void write_sum(const Sources<T, G>& sources, Index start, Index size, T* to, const Keeper& keeper = {}) {
-  with_sum(sources, [&](const auto& sum) {
-    const SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale, start}, to};
+  with_sum(sources, start, [&](const auto& sum) {
+    const SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale}, to};
     stream(to, keeper.over(functor, start), size);
   });
 }

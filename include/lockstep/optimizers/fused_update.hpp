@@ -59,13 +59,7 @@ class UpdateFunctor {
 
   UpdateFunctor(const R& rule, const step_of_t<R>& step, T* values, const std::array<T*, slot_count>& slots,
                 const Sum& sum, T scale, Index start)
-      : rule_(rule),
-        step_(step),
-        values_(values + start),
-        slots_(slots),
-        sum_(sum),
-        scale_(scale),
-        start_(start) {
+      : rule_(rule), step_(step), values_(values + start), slots_(slots), sum_(sum), scale_(scale) {
     for (T*& slot : slots_) slot += start;
   }
 
@@ -80,7 +74,7 @@ class UpdateFunctor {
   LOCKSTEP_ALWAYS_INLINE void fetch(Eigen::Index i) const {
     fetch_for_writing(address_of(values_, i + k_ahead));
     for (const T* slot : slots_) fetch_for_writing(address_of(slot, i + k_ahead));
-    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(start_ + i + k_ahead);
+    if constexpr (requires { sum_.fetch(0); }) sum_.fetch(i + k_ahead);
   }
   /// All arrays that change, from element `start` on.
   LOCKSTEP_ALWAYS_INLINE std::array<T*, slot_count + 1> changed() const {
@@ -103,7 +97,7 @@ class UpdateFunctor {
     if constexpr (std::same_as<Sum, ZeroSum<T>>)
       rule_.update(step_, w, P(T(0)), slot[I]...);
     else
-      rule_.update(step_, w, sum_.template at<Packet>(start_ + i) * P(scale_), slot[I]...);
+      rule_.update(step_, w, sum_.template at<Packet>(i) * P(scale_), slot[I]...);
     (slot[I].store(slots_[I] + i), ...);
     return w.packet();
   }
@@ -114,7 +108,6 @@ class UpdateFunctor {
   std::array<T*, slot_count> slots_;
   Sum sum_;
   T scale_;
-  Index start_;
 };
 
 /// The same shape for elements without a gradient: only `rule.update_absent(step, w, slots...)` runs.
@@ -165,7 +158,7 @@ struct MeanUpdate {
   const Keeper& keeper;
 
   void assign(Index size) const {
-    with_sum(sources, [&](const auto& sum) {
+    with_sum(sources, start, [&](const auto& sum) {
       stream_update(rule, step, values, slots, sum, sources.scale, start, size, keeper);
     });
   }

@@ -88,12 +88,14 @@ struct Arrays {
 using Places = std::array<Arrays, 8>;
 
 /// The update in one place, to be called again and again.
+/// @param weighted with coefficients, which are 1.
 template <class R>
-auto by_library(Arrays& arrays, const typename R::Step& step) {
+auto by_library(Arrays& arrays, const typename R::Step& step, bool weighted) {
   Sources<float, float> sources;
   sources.add(arrays.at[1], 1);
   sources.add(arrays.at[2], 1);
   sources.scale = 0.5F;
+  sources.weighted = weighted;
   std::array<float*, slot_count_v<R>> slots;
   std::copy_n(arrays.at.begin() + 3, slots.size(), slots.begin());
   return [=, w = arrays.w()] { update_elements(R{}, step, w, slots, sources, 0, k_size); };
@@ -110,7 +112,7 @@ auto by_hand(Arrays& arrays, const Adam::Step& step) {
 template <class R>
 void compare(const std::string& name, Places& places) {
   const auto step = prepare_step(R{}, StepInfo{});
-  std::vector<Run> library, hand;
+  std::vector<Run> library, weighted, hand;
   const auto add = [&](std::vector<Run>& runs, Arrays& arrays, auto update, const char* who) {
     arrays.reset();
     update();
@@ -119,7 +121,8 @@ void compare(const std::string& name, Places& places) {
   };
   for (Arrays& arrays : places) {
     add(hand, arrays, by_hand(arrays, step), "intrinsics");
-    add(library, arrays, by_library<R>(arrays, step), "update_elements");
+    add(library, arrays, by_library<R>(arrays, step, false), "update_elements");
+    add(weighted, arrays, by_library<R>(arrays, step, true), "update_elements with coefficients");
   }
   // A contender works in another place in each round.
   const auto in_turn = [](const std::vector<Run>& runs) {
@@ -127,10 +130,12 @@ void compare(const std::string& name, Places& places) {
   };
   Interleaved rounds;
   rounds.add("lockstep", in_turn(library));
+  rounds.add("with coefficients", in_turn(weighted));
   rounds.add("intrinsics", in_turn(hand));
   rounds.run(501);
-  report("update/" LOCKSTEP_VARIANT "/" + std::string(k_set) + "/" + name,
-         rounds.ratio("lockstep", "intrinsics"), "x the time", rounds);
+  const std::string variant = "update/" LOCKSTEP_VARIANT "/" + std::string(k_set) + "/";
+  report(variant + name, rounds.ratio("lockstep", "intrinsics"), "x the time", rounds);
+  report(variant + "weighted_" + name, rounds.ratio("with coefficients", "lockstep"), "x the time");
 }
 
 }  // namespace

@@ -67,23 +67,26 @@ LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
 /// Most sources for which there is a kernel of each number of them.
 inline constexpr std::size_t k_counted_sources = 4;
 /// Most sources of a kernel that has a register for each of their addresses.
-inline constexpr std::size_t k_unrolled_sources = 8;
+inline constexpr std::size_t k_register_sources = 8;
 
-/// \f$\sum_i g_i\f$ of `least` to `most` sources at one position, in the order of the list. Positions count
-/// from element `start` of the layout. Each address has a register, so there is no loop over a list of them:
-/// read from memory anew for each line they cost as much as the loads that they are for (docs/design/006).
-template <class T, class G, std::size_t least, std::size_t most = least>
+/// \f$\sum_i c_i\, g_i\f$ of `least` to `most` sources at one position, in the order of the list; all
+/// coefficients are 1 unless it is `weighted`. Positions count from element `start` of the layout. Addresses
+/// and coefficients have registers, so there is no loop over a list of them: read from memory anew for each
+/// line they cost as much as the loads that they are for (docs/design/006).
+template <class T, class G, bool weighted, std::size_t least, std::size_t most>
 class SumOf {
  public:
   SumOf(const Sources<T, G>& sources, Index start)
       : count_(static_cast<std::size_t>(sources.count)), far_(sources.far) {
-    for (std::size_t k = 0; k < most; ++k)
-      if (k < least || k < count_) data_[k] = sources.data[k] + start;
+    for (std::size_t k = 0; k < std::min(count_, most); ++k) {
+      data_[k] = sources.data[k] + start;
+      if constexpr (weighted) coefficient_[k] = sources.coefficient[k];
+    }
   }
 
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
-    Pack<T, Packet> sum = load_as<T, Packet>(data_[0] + i);
+    Pack<T, Packet> sum = term<0, Packet>(i);
     add_from<1>(sum, i);
     return sum;
   }
@@ -98,10 +101,18 @@ class SumOf {
     return k < least || (k < most && k < count_);
   }
   template <std::size_t k, class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> term(Index i) const {
+    const Pack<T, Packet> gradient = load_as<T, Packet>(data_[k] + i);
+    if constexpr (weighted)
+      return Pack<T, Packet>(coefficient_[k]) * gradient;
+    else
+      return gradient;
+  }
+  template <std::size_t k, class Packet>
   LOCKSTEP_ALWAYS_INLINE void add_from(Pack<T, Packet>& sum, Index i) const {
     if constexpr (k < most)
       if (has<k>()) {
-        sum += load_as<T, Packet>(data_[k] + i);
+        sum += term<k, Packet>(i);
         add_from<k + 1>(sum, i);
       }
   }
@@ -115,22 +126,22 @@ class SumOf {
   }
 
   std::array<const G*, most> data_{};
+  [[no_unique_address]] std::array<T, weighted ? most : 0> coefficient_{};
   std::size_t count_;
   bool far_;
 };
 
-/// \f$\sum_i c_i\, g_i\f$ of any number of sources at one position, in the order of the list.
+/// The same of any number of sources, after the window if there is one: all is read from the list.
 template <class T, class G>
-class WeightedSum {
+class AnySum {
  public:
-  WeightedSum(const Sources<T, G>& sources, Index start) : sources_(&sources), start_(start) {}
+  AnySum(const Sources<T, G>& sources, Index start) : sources_(&sources), start_(start) {}
 
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
     using P = Pack<T, Packet>;
-    i += start_;
     int k = 0;
-    P sum = sources_->wide ? P::load(sources_->wide + i) : term<Packet>(k++, i);
+    P sum = sources_->wide ? P::load(sources_->wide + start_ + i) : term<Packet>(k++, i);
     for (; k < sources_->count; ++k) sum += term<Packet>(k, i);
     return sum;
   }
@@ -146,7 +157,7 @@ class WeightedSum {
   template <class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> term(int k, Index i) const {
     const auto at = static_cast<std::size_t>(k);
-    return Pack<T, Packet>(sources_->coefficient[at]) * load_as<T, Packet>(sources_->data[at] + i);
+    return Pack<T, Packet>(sources_->coefficient[at]) * load_as<T, Packet>(sources_->data[at] + start_ + i);
   }
 
   const Sources<T, G>* sources_;
@@ -157,9 +168,9 @@ class WeightedSum {
 template <std::size_t count, class T, class G, class F>
 void with_plain_sum(const Sources<T, G>& sources, Index start, F&& f) {
   if constexpr (count > k_counted_sources)
-    f(SumOf<T, G, count, k_unrolled_sources>(sources, start));
+    f(SumOf<T, G, false, count, k_register_sources>(sources, start));
   else if (sources.count == static_cast<int>(count))
-    f(SumOf<T, G, count>(sources, start));
+    f(SumOf<T, G, false, count, count>(sources, start));
   else
     with_plain_sum<count + 1>(sources, start, f);
 }
@@ -168,8 +179,10 @@ void with_plain_sum(const Sources<T, G>& sources, Index start, F&& f) {
 /// same bits.
 template <class T, class G, class F>
 void with_sum(const Sources<T, G>& sources, Index start, F&& f) {
-  if (sources.weighted || sources.wide || sources.count > static_cast<int>(k_unrolled_sources))
-    f(WeightedSum<T, G>(sources, start));
+  if (sources.wide || sources.count > static_cast<int>(k_register_sources))
+    f(AnySum<T, G>(sources, start));
+  else if (sources.weighted)
+    f(SumOf<T, G, true, 1, k_register_sources>(sources, start));
   else
     with_plain_sum<1>(sources, start, f);
 }

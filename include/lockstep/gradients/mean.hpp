@@ -71,8 +71,8 @@ inline constexpr std::size_t k_register_sources = 8;
 
 /// \f$\sum_i c_i\, g_i\f$ of `least` to `most` sources at one position, in the order of the list; all
 /// coefficients are 1 unless it is `weighted`. Positions count from element `start` of the layout. Addresses
-/// and coefficients have registers, so there is no loop over a list of them: read from memory anew for each
-/// line they cost as much as the loads that they are for (docs/design/006).
+/// and coefficients have registers, so there is no loop over a list of them, which would be read anew for
+/// each line (docs/design/006).
 template <class T, class G, bool weighted, std::size_t least, std::size_t most>
 class SumOf {
  public:
@@ -98,7 +98,7 @@ class SumOf {
  private:
   template <std::size_t k>
   LOCKSTEP_ALWAYS_INLINE bool has() const {
-    return k < least || (k < most && k < count_);
+    return k < least || k < count_;
   }
   template <std::size_t k, class Packet>
   LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> term(Index i) const {

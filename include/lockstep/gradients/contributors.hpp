@@ -6,7 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/fixed_list.hpp>
 #include <lockstep/gradients/contribution.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/sources.hpp>
 
 LOCKSTEP_NAMESPACE_BEGIN
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/stream.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/store_in_order.hpp>
 

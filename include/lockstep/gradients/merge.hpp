@@ -6,6 +6,7 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/finite.hpp>
+#include <lockstep/gradients/mean.hpp>
 #include <lockstep/gradients/own_contribution.hpp>
 #include <lockstep/gradients/runs.hpp>
 

@@ -6,7 +6,8 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/contributors.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/fetch.hpp>
+#include <lockstep/gradients/sources.hpp>
 
 #include <algorithm>
 #include <array>

@@ -7,8 +7,10 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/contributors.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/fetch.hpp>
 #include <lockstep/gradients/row_merge.hpp>
+#include <lockstep/gradients/sources.hpp>
+#include <lockstep/gradients/stream.hpp>
 
 #include <algorithm>
 #include <cstddef>

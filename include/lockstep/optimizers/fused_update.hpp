@@ -8,6 +8,9 @@
 #include <lockstep/gradients/keep_lines.hpp>
 #include <lockstep/gradients/mean.hpp>
 #include <lockstep/gradients/row_merge.hpp>
+#include <lockstep/gradients/sources.hpp>
+#include <lockstep/gradients/stream.hpp>
+#include <lockstep/gradients/sum.hpp>
 #include <lockstep/optimizers/rule.hpp>
 
 #include <Eigen/Core>

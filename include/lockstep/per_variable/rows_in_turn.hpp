@@ -6,7 +6,7 @@
 #include <lockstep/accumulators/tensor.hpp>
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/sources.hpp>
 #include <lockstep/optimizers/float_environment.hpp>
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/moving_average.hpp>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <lockstep/config.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/sources.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/number_text.hpp>
 #include <lockstep/optimizers/float_environment.hpp>

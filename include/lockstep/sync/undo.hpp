@@ -5,7 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/keep_lines.hpp>
-#include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/stream.hpp>
 #include <lockstep/sync/tiles.hpp>
 #include <lockstep/transport/fault_point.hpp>
 #include <lockstep/transport/memory.hpp>

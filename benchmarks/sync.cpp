@@ -8,8 +8,10 @@
 #include <lockstep/optimizers/fused_update.hpp>
 #include <lockstep/optimizers/local.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -62,20 +64,21 @@ void compare_middle() {
   report("sync/2x30000/" + rule_name<R> + "/eigen", rounds.ratio("eigen", "sync"), "x", rounds);
 }
 
-/// What a step of eight replicas with SGD has to do, as one Eigen expression over plain arrays: two threads,
-/// each in a half of its own.
+/// What a step with SGD has to do, as one Eigen expression over plain arrays: two threads, each in a half of
+/// its own.
+template <std::size_t replicas>
 class PlainLoop {
  public:
-  explicit PlainLoop(Index elements) : size_(elements), arrays_((k_sources + 1) * elements) {
+  explicit PlainLoop(Index elements) : size_(elements), arrays_(Index{replicas + 1} * elements) {
     (*this)(1);
     for (Index i = 0; i < size_; i += size_ / 5'000 + 1)
-      expect_close(static_cast<double>(arrays_.data()[i]), 1 - k_sources * 0.125, "plain loop");
+      expect_close(static_cast<double>(arrays_.data()[i]), 0, "plain loop");
   }
   double operator()(int steps) {
     return seconds_in_parallel(2,
                                [&](int thread) {
                                  for (int step = 0; step < steps; ++step) {
-                                   pass(size_ / 2 * thread, size_ / 2);
+                                   pass(size_ / 2 * thread, size_ / 2, std::make_index_sequence<replicas>());
                                    clobber();
                                  }
                                }) /
@@ -83,17 +86,16 @@ class PlainLoop {
   }
 
  private:
-  static constexpr Index k_sources = 8;
-
-  void pass(Index begin, Index size) {
-    const auto part = [&](Index k) {
-      return Eigen::Map<Eigen::ArrayXf>(arrays_.data() + k * size_ + begin, size);
+  template <std::size_t... k>
+  void pass(Index begin, Index size, std::index_sequence<k...>) {
+    const auto part = [&](std::size_t array) {
+      return Eigen::Map<Eigen::ArrayXf>(arrays_.data() + static_cast<Index>(array) * size_ + begin, size);
     };
-    part(0) -= 0.125F * (part(1) + part(2) + part(3) + part(4) + part(5) + part(6) + part(7) + part(8));
+    part(0) -= (1.0F / replicas) * (... + part(k + 1));
   }
 
   Index size_;
-  Floats arrays_;  // values and gradients, one after the other
+  Floats arrays_;  // values and gradients, one after the other; all ones at first
 };
 
 /// Eight replicas on two cores.
@@ -108,7 +110,7 @@ void compare_many() {
   SyncStep<Adam> adam(elements, 8);
   rounds.add("sync sgd", steps_of(sgd, 5));
   rounds.add("sync adam", steps_of(adam, 5));
-  PlainLoop plain(elements);
+  PlainLoop<8> plain(elements);
   rounds.add("plain loop", steps_of(plain, 5));
   rounds.run(15);
   report("sync/8x10e6/sgd/roofline", floors.roofline(rounds, "sync sgd", floor_bytes<Sgd>(elements, 8)),
@@ -120,6 +122,19 @@ void compare_many() {
   report("sync/8x10e6/sgd/reading", rounds.ratio("sync sgd", "reading"), "x the time of reading as much");
   report("sync/8x10e6/adam/reading", rounds.ratio("sync adam", "reading") * 9 / 11,
          "x the time of reading as much");
+}
+
+/// More replicas than a processor can follow the gradients of at once.
+void compare_sixteen() {
+  constexpr Index elements = 4'000'000;
+  SyncStep<Sgd> sync(elements, 16);
+  PlainLoop<16> plain(elements);
+  Interleaved rounds;
+  rounds.add("sync", steps_of(sync, 5));
+  rounds.add("plain loop", steps_of(plain, 5));
+  rounds.run(15);
+  report("sync/16x4e6/sgd/plain_loop", rounds.ratio("sync", "plain loop"), "x the time of a plain loop",
+         rounds);
 }
 
 /// Many small variables against one large one, which is what their contents are.
@@ -254,6 +269,7 @@ void compare() {
   compare_variables<Adam>();
   compare_large();
   compare_many();
+  compare_sixteen();
 }
 
 template <class Workload>

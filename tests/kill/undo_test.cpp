@@ -183,11 +183,11 @@ constexpr Index k_one_item = 6, k_three_items = 60;  // rows
 
 UpdatePlan applying(int contributions) { return {.applies = true, .scale = 1.0 / contributions}; }
 
-/// Two gradients, dense or by rows, and all that an update reads of them.
+/// Some gradients, dense or two by rows, and all that an update reads of them.
 struct Gradients {
-  Gradients(bool dense, Index rows) : pile(shapes(rows), 2) {
+  Gradients(bool dense, Index rows, int count = 2) : pile(shapes(rows), count) {
     Numbers numbers(3);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < count; ++i) {
       if (dense) {
         for (std::uint32_t id = 0; id < 3; ++id) fill_dense(pile[i], id, numbers);
       } else {
@@ -198,7 +198,7 @@ struct Gradients {
       }
       sources.add(pile[i], 1, 1);
     }
-    sources.scale = 0.5;
+    sources.scale = 1.0 / count;
   }
   Pile<float> pile;
   Contributors<float, float> sources;
@@ -250,6 +250,17 @@ TEST_CASE("so can one that goes over several items in one run", "[kill][undo]") 
     CHECK(some_stops(Adam{}) >= 2 * 146);  // all rows
     CHECK(some_stops(MovingAverage<Sgd>{Sgd{0.5}, 0.9}) >= 2 * 146);
   }
+}
+
+TEST_CASE("so can one of more contributions than a kernel takes", "[kill][undo]") {
+  constexpr int many = 9;
+  Model model(k_three_items);
+  const Gradients gradients(true, k_three_items, many);
+  const auto stops = [&](const auto& rule) {
+    return stop_everywhere(rule, model.variables, gradients.sources, applying(many), 7);
+  };
+  CHECK(stops(Sgd{0.5}) == 3 + 2 * 146);
+  CHECK(stops(Adam{}) == 3 + 2 * 146);
 }
 
 TEST_CASE("so can one of a rule that needs whole variables", "[kill][undo]") {

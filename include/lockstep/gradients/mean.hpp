@@ -11,7 +11,10 @@
 
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <array>
+#include <concepts>
+#include <cstddef>
 #include <type_traits>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -56,12 +59,68 @@ void with_mean(const Sources<T, G>& sources, Index start, Index size, F&& f) {
 
 namespace detail {
 
-/// Writes elements [start, start + size) of the scaled sum of `sources` to `to`, shape (size,).
 template <class T, class G, class Keeper = NothingKept>
-void write_sum(const Sources<T, G>& sources, Index start, Index size, T* to, const Keeper& keeper = {}) {
-  with_sum(sources, start, [&](const auto& sum) {
-    const SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale}, to};
-    stream(to, keeper.over(functor, start), size);
+void write_sum(const Sources<T, G>& sources, Index start, Index size, T* to, const Keeper& keeper = {});
+
+/// A few sources with the same sum as all from element `start` on: the first ones are added up in `part`,
+/// shape (size,). Positions of what is returned count from `start`.
+template <class T, class G>
+Sources<T, G> add_first(const Sources<T, G>& sources, Index start, Index size, T* part) {
+  Sources<T, G> few;
+  const auto begin_with = [&few](const T* sum) {
+    few.clear();
+    if constexpr (std::same_as<T, G>)
+      few.add(sum, 1);
+    else
+      few.wide = sum;
+  };
+  if (sources.wide) begin_with(sources.wide + start);
+  for (std::size_t k = 0; k < static_cast<std::size_t>(sources.count); ++k) {
+    if (few.count == static_cast<int>(k_register_sources)) {
+      write_sum(few, 0, size, part);
+      begin_with(part);
+    }
+    few.add(sources.data[k] + start, sources.coefficient[k]);
+  }
+  return few;
+}
+
+/// Elements of which many sources are added up at a time: 16 KiB, half of a first-level cache.
+template <class T>
+inline constexpr Index k_part = 16'384 / sizeof(T);
+
+/// Calls `call(few, 0, i, count)` for one part of the range after the other. Apart, so that whoever has few
+/// sources needs no room for a part.
+template <class T, class G, class Call>
+[[gnu::noinline]] void in_parts(const Sources<T, G>& sources, Index start, Index size, const Call& call) {
+  alignas(k_alignment) std::array<T, k_part<T>> part;
+  for (Index i = 0; i < size; i += k_part<T>) {
+    const Index count = std::min(k_part<T>, size - i);
+    call(add_first(sources, start + i, count, part.data()), 0, i, count);
+  }
+}
+
+/// Calls `f(sum, i, count)` with kernels for `count` elements from element `start + i` on: for all at once if
+/// the sources are few, otherwise for one part after the other, because a processor has a limited number of
+/// registers and follows a limited number of arrays (docs/design/006).
+template <class T, class G, class F>
+void for_sums(const Sources<T, G>& sources, Index start, Index size, F&& f) {
+  // The only place that has the kernels with this function.
+  const auto call = [&f](const Sources<T, G>& few, Index first, Index i, Index count) {
+    with_few(few, first, [&](const auto& sum) { f(sum, i, count); });
+  };
+  if (are_few(sources))
+    call(sources, start, 0, size);
+  else
+    in_parts(sources, start, size, call);
+}
+
+/// Writes elements [start, start + size) of the scaled sum of `sources` to `to`, shape (size,).
+template <class T, class G, class Keeper>
+void write_sum(const Sources<T, G>& sources, Index start, Index size, T* to, const Keeper& keeper) {
+  for_sums(sources, start, size, [&](const auto& sum, Index i, Index count) {
+    const SumInto<T, std::remove_cvref_t<decltype(sum)>> functor{{sum, sources.scale}, to + i};
+    stream(to + i, keeper.over(functor, start + i), count);
   });
 }
 

@@ -62,6 +62,16 @@ class SumOf {
   bool is_far() const { return far_; }
   static constexpr std::size_t k_most_arrays = most;
 
+ protected:
+  template <std::size_t k, class Packet>
+  LOCKSTEP_ALWAYS_INLINE void add_from(Pack<T, Packet>& sum, Index i) const {
+    if constexpr (k < most)
+      if (has<k>()) {
+        sum += term<k, Packet>(i);
+        add_from<k + 1>(sum, i);
+      }
+  }
+
  private:
   template <std::size_t k>
   LOCKSTEP_ALWAYS_INLINE bool has() const {
@@ -74,14 +84,6 @@ class SumOf {
       return Pack<T, Packet>(coefficient_[k]) * gradient;
     else
       return gradient;
-  }
-  template <std::size_t k, class Packet>
-  LOCKSTEP_ALWAYS_INLINE void add_from(Pack<T, Packet>& sum, Index i) const {
-    if constexpr (k < most)
-      if (has<k>()) {
-        sum += term<k, Packet>(i);
-        add_from<k + 1>(sum, i);
-      }
   }
   template <std::size_t k>
   LOCKSTEP_ALWAYS_INLINE void fetch_from(Index i) const {
@@ -96,6 +98,32 @@ class SumOf {
   [[no_unique_address]] std::array<T, weighted ? most : 0> coefficient_{};
   std::size_t count_;
   bool far_;
+};
+
+/// The same of up to as many sources as have registers, after a window of wider scalars.
+template <class T, class G>
+class SumAfterWindow : public SumOf<T, G, true, 0, k_register_sources> {
+  using Sum = SumOf<T, G, true, 0, k_register_sources>;
+
+ public:
+  SumAfterWindow(const Sources<T, G>& sources, Index start)
+      : Sum(sources, start), window_(sources.wide + start) {}
+
+  template <class Packet>
+  LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> at(Index i) const {
+    Pack<T, Packet> sum = Pack<T, Packet>::load(window_ + i);
+    this->template add_from<0>(sum, i);
+    return sum;
+  }
+  /// As that of `SumOf`.
+  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
+    fetch_for_reading(address_of(window_, i));
+    Sum::fetch(i);
+  }
+  static constexpr std::size_t k_most_arrays = 1 + Sum::k_most_arrays;
+
+ private:
+  const T* window_;
 };
 
 /// The same of any number of sources, after the window if there is one: all is read from the list.
@@ -142,16 +170,31 @@ void with_plain_sum(const Sources<T, G>& sources, Index start, F&& f) {
     with_plain_sum<count + 1>(sources, start, f);
 }
 
-/// Calls `f(sum)` with the narrowest kernel for these sources from element `start` on. All kernels give the
-/// same bits.
+/// There is a kernel that has registers for all of them.
+template <class T, class G>
+bool are_few(const Sources<T, G>& sources) {
+  return sources.count <= static_cast<int>(k_register_sources) && (!sources.wide || !std::same_as<T, G>);
+}
+
+/// Calls `f(sum)` with the narrowest kernel for a few sources from element `start` on. All kernels give the
+/// same bits. @pre are_few(sources)
 template <class T, class G, class F>
-void with_sum(const Sources<T, G>& sources, Index start, F&& f) {
-  if (sources.wide || sources.count > static_cast<int>(k_register_sources))
-    f(AnySum<T, G>(sources, start));
-  else if (sources.weighted)
+void with_few(const Sources<T, G>& sources, Index start, F&& f) {
+  if constexpr (!std::same_as<T, G>)
+    if (sources.wide) return f(SumAfterWindow<T, G>(sources, start));
+  if (sources.weighted)
     f(SumOf<T, G, true, 1, k_register_sources>(sources, start));
   else
     with_plain_sum<1>(sources, start, f);
+}
+
+/// The same for any number of sources.
+template <class T, class G, class F>
+void with_sum(const Sources<T, G>& sources, Index start, F&& f) {
+  if (are_few(sources))
+    with_few(sources, start, f);
+  else
+    f(AnySum<T, G>(sources, start));
 }
 
 }  // namespace detail

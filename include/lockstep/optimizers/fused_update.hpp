@@ -161,8 +161,8 @@ struct MeanUpdate {
   const Keeper& keeper;
 
   void assign(Index size) const {
-    with_sum(sources, start, [&](const auto& sum) {
-      stream_update(rule, step, values, slots, sum, sources.scale, start, size, keeper);
+    for_sums(sources, start, size, [&](const auto& sum, Index i, Index count) {
+      stream_update(rule, step, values, slots, sum, sources.scale, start + i, count, keeper);
     });
   }
 };

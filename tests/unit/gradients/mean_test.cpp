@@ -63,14 +63,15 @@ Sources<T, G> sources_of(const Inputs<T, G>& inputs, bool weighted, bool windowe
 }
 
 /// Number of elements with other bits than the plain loop, or -1 if memory beside the target was written.
-template <class T, class G>
-Index wrong_elements(const Inputs<T, G>& inputs, Index start, Index size, bool weighted, bool windowed) {
+/// @param write(sources, target) writes elements [start, start + size) of the scaled sum to a target, which
+/// points to the first of them.
+template <class T, class G, class Write>
+Index wrong_elements(const Inputs<T, G>& inputs, Index start, Index size, bool weighted, bool windowed,
+                     Write&& write) {
   const T scale = T(1) / T(3);
   const Sources<T, G> sources = sources_of(inputs, weighted, windowed, scale);
   std::vector<T> target(static_cast<std::size_t>(size + 2 * k_guard), T(77));
-  with_mean(sources, start, size, [&](const auto& mean) {
-    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(target.data() + k_guard, size) = mean;
-  });
+  write(sources, target.data() + k_guard);
   Index wrong = 0;
   for (Index i = 0; i < size; ++i)
     if (!same_bits(target[static_cast<std::size_t>(k_guard + i)],
@@ -80,6 +81,21 @@ Index wrong_elements(const Inputs<T, G>& inputs, Index start, Index size, bool w
   if (!std::all_of(target.begin(), target.begin() + k_guard, untouched)) return -1;
   if (!std::all_of(target.end() - k_guard, target.end(), untouched)) return -1;
   return wrong;
+}
+/// The same of the expression.
+template <class T, class G>
+Index wrong_elements(const Inputs<T, G>& inputs, Index start, Index size, bool weighted, bool windowed) {
+  return wrong_elements(inputs, start, size, weighted, windowed, [&](const auto& sources, T* target) {
+    with_mean(sources, start, size,
+              [&](const auto& mean) { Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(target, size) = mean; });
+  });
+}
+/// The same of what `sum_elements` writes.
+template <class T, class G>
+Index wrong_sums(const Inputs<T, G>& inputs, Index start, Index size, bool weighted, bool windowed) {
+  return wrong_elements(inputs, start, size, weighted, windowed, [&](const auto& sources, T* target) {
+    sum_elements(sources, target - start, start, size);
+  });
 }
 
 }  // namespace
@@ -173,4 +189,32 @@ TEST_CASE("mean: the list of sources can be used again", "[gradients][mean]") {
   sources.add(inputs.gradients[1].data(), 1);
   CHECK_FALSE(sources.weighted);
   CHECK(sources.count == 1);
+}
+
+TEMPLATE_LIST_TEST_CASE("sum_elements: many sources are added up part by part, in the order of the list",
+                        "[gradients][mean]", Kinds) {
+  using T = typename TestType::T;
+  using G = typename TestType::G;
+  const Index part = detail::k_part<T>;
+  for (const int count : {1, 8, 9, 15, 16, 22, 23, k_max_sources})
+    for (const Index size : {Index{1}, part - 1, part, 2 * part + 17}) {
+      if (count == k_max_sources && size > part) continue;
+      const Inputs<T, G> inputs(count, size + 3, static_cast<std::uint64_t>(100 * size + count));
+      INFO(count << " sources of " << size << " elements");
+      for (const bool windowed : {false, true})
+        for (const bool weighted : {false, true}) CHECK(wrong_sums(inputs, 3, size, weighted, windowed) == 0);
+    }
+}
+
+TEST_CASE("sum_elements: the target may be one of many sources", "[gradients][mean]") {
+  const Index size = 2 * detail::k_part<float> + 5;
+  for (const std::size_t place : {0, 7, 8, 19}) {
+    Inputs<float, float> inputs(20, size, 11);
+    std::vector<float> wanted;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(size); ++i)
+      wanted.push_back(expected(inputs, i, true, false, 0.5F));
+    sum_elements(sources_of(inputs, true, false, 0.5F), inputs.gradients[place].data(), 0, size);
+    INFO("source " << place);
+    CHECK(inputs.gradients[place] == wanted);
+  }
 }

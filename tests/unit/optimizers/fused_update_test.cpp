@@ -34,6 +34,16 @@ struct State {
   std::array<std::vector<T>, 3> arrays;  // variable, m, v
 };
 
+/// Elements that have other bits, with what is behind the arrays.
+template <class T>
+Index other_elements(const State<T>& a, const State<T>& b) {
+  Index others = 0;
+  for (std::size_t array = 0; array < a.arrays.size(); ++array)
+    for (std::size_t i = 0; i < a.arrays[array].size(); ++i)
+      if (!same_bits(a.arrays[array][i], b.arrays[array][i])) ++others;
+  return others;
+}
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("update_elements: a range has the bits of its elements one by one", "[optimizers]", float,
@@ -56,13 +66,32 @@ TEMPLATE_TEST_CASE("update_elements: a range has the bits of its elements one by
     at_once.update(sources, 0, size);
     for (Index i = 0; i < size; ++i) one_by_one.update(sources, i, 1);
     INFO(size << " elements");
-    for (std::size_t array = 0; array < 3; ++array) {
-      std::size_t wrong = 0;
-      for (std::size_t i = 0; i < count + 64; ++i)
-        if (!same_bits(at_once.arrays[array][i], one_by_one.arrays[array][i])) ++wrong;
-      CHECK(wrong == 0);
-      CHECK(at_once.arrays[array][count] == T(77));
+    CHECK(other_elements(at_once, one_by_one) == 0);
+    for (const auto& array : at_once.arrays) CHECK(array[count] == T(77));
+  }
+}
+
+TEST_CASE("update_elements: many sources are like one that has their sum", "[optimizers]") {
+  constexpr Index size = 20'011;
+  for (const int count : {8, 9, 16, 33}) {
+    Numbers numbers(static_cast<std::uint64_t>(count));
+    std::vector<std::vector<float>> gradients(static_cast<std::size_t>(count));
+    std::vector<float> sum(size);
+    Sources<float, float> many, one;
+    for (auto& gradient : gradients) {
+      for (float& element : sum) {
+        gradient.push_back(static_cast<float>(numbers.real()));
+        element += gradient.back();
+      }
+      many.add(gradient.data(), 1);
     }
+    one.add(sum.data(), 1);
+    many.scale = one.scale = 1.0F / static_cast<float>(count);
+    State<float> found(size), wanted(size);
+    found.update(many, 0, size);
+    wanted.update(one, 0, size);
+    INFO(count << " sources");
+    CHECK(other_elements(found, wanted) == 0);
   }
 }
 

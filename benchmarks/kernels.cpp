@@ -22,7 +22,8 @@ template <class R>
 inline const std::string rule_name = std::same_as<R, Sgd> ? "sgd" : "adam";
 
 /// A window of gradient aggregation whose micro-batches lie in place already.
-template <class R>
+/// @tparam G scalar of the gradients
+template <class R, class G = float>
 class Window {
  public:
   /// @param grad_steps micro-batches per update
@@ -32,7 +33,7 @@ class Window {
         trainer_({R{}, {.grad_steps = grad_steps}}, variables_) {
     for (int k = 0; k < 2; ++k) {
       auto gradient = trainer_.gradient(handle_);
-      for (Index i = 0; i < elements; ++i) gradient(i) = pattern(i, k);
+      for (Index i = 0; i < elements; ++i) gradient(i) = static_cast<G>(pattern(i, k));
       trainer_.apply_gradients();
     }
     if (grad_steps == 2)
@@ -76,14 +77,15 @@ class Window {
   }
   void expect_sum(Index elements) {
     const auto sum = trainer_.slot("grad_accum", handle_);
+    const auto given = [](Index i, int k) { return static_cast<double>(static_cast<G>(pattern(i, k))); };
     for (Index i = 0; i < elements; i += elements / 50'000 + 1)
-      expect_close(static_cast<double>(sum(i)), 2 * mean_gradient(i, 2),
+      expect_close(static_cast<double>(sum(i)), given(i, 0) + given(i, 1),
                    "accumulator, element " + std::to_string(i));
   }
 
-  Variables<float> variables_;
+  Variables<float, G> variables_;
   Handle<Eigen::VectorXf, float> handle_;
-  Local<GradientAggregation<R>> trainer_;
+  Local<GradientAggregation<R>, float, G> trainer_;
 };
 
 /// The same in plain Eigen: accumulate, divide, update, clear.
@@ -123,6 +125,19 @@ class EigenWindow {
 };
 
 constexpr int k_many = 1 << 30;  // a window that never closes
+
+/// Micro-batches of 16 bits against those of float. They are 10 bytes per element instead of 12.
+template <class G>
+void compare_narrow(const std::string& scalar) {
+  constexpr Index elements = 25'000'000;
+  Window<Sgd, G> narrow(elements, k_many);
+  Window<Sgd> wide(elements, k_many);
+  Interleaved rounds;
+  rounds.add(scalar, [&] { return narrow.accumulate(1); });
+  rounds.add("float", [&] { return wide.accumulate(1); });
+  rounds.run(31);
+  report("kernels/accumulate/" + scalar, rounds.ratio(scalar, "float"), "x the time of float", rounds);
+}
 
 void compare(const char* torch_script) {
   constexpr Index elements = 25'000'000;
@@ -166,6 +181,8 @@ void compare(const char* torch_script) {
     report("kernels/last/sgd/torch", rounds.ratio("torch sgd", "last with sgd"), "x");
     report("kernels/last/adam/torch", rounds.ratio("torch adam", "last with adam"), "x");
   }
+  compare_narrow<Eigen::bfloat16>("bfloat16");
+  compare_narrow<Eigen::half>("half");
 }
 
 template <class R>

@@ -7,6 +7,7 @@
 #include <lockstep/gradients/fetch.hpp>
 #include <lockstep/gradients/pack.hpp>
 #include <lockstep/gradients/sources.hpp>
+#include <lockstep/gradients/widen.hpp>
 
 #include <Eigen/Core>
 
@@ -18,18 +19,6 @@
 LOCKSTEP_NAMESPACE_BEGIN
 
 namespace detail {
-
-template <class T, class Packet, class G>
-LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
-  if constexpr (std::same_as<T, G>) {
-    return Pack<T, Packet>::load(from);
-  } else {
-    constexpr std::size_t lanes = Eigen::internal::unpacket_traits<Packet>::size;
-    alignas(k_alignment) T lane[lanes];
-    for (std::size_t i = 0; i < lanes; ++i) lane[i] = static_cast<T>(from[i]);
-    return Pack<T, Packet>::load(lane);
-  }
-}
 
 /// Most sources for which there is a kernel of each number of them.
 inline constexpr std::size_t k_counted_sources = 4;

@@ -14,11 +14,6 @@ using namespace lockstep::test;
 
 namespace {
 
-template <class Scalar, class Gradient>
-struct Kind {
-  using T = Scalar;
-  using G = Gradient;
-};
 using Kinds =
     std::tuple<Kind<float, float>, Kind<double, double>, Kind<float, Eigen::half>,
                Kind<float, Eigen::bfloat16>, Kind<double, Eigen::half>, Kind<double, Eigen::bfloat16>>;
@@ -208,7 +203,7 @@ TEMPLATE_LIST_TEST_CASE("sum_elements: many sources are added up part by part, i
 
 TEST_CASE("sum_elements: the target may be one of many sources", "[gradients][mean]") {
   const Index size = 2 * detail::k_part<float> + 5;
-  for (const std::size_t place : {0, 7, 8, 19}) {
+  for (const std::size_t place : {0U, 7U, 8U, 19U}) {
     Inputs<float, float> inputs(20, size, 11);
     std::vector<float> wanted;
     for (std::size_t i = 0; i < static_cast<std::size_t>(size); ++i)

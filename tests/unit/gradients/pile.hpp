@@ -17,6 +17,13 @@
 
 namespace lockstep::test {
 
+/// A scalar of variables, and one of gradients.
+template <class Scalar, class Gradient>
+struct Kind {
+  using T = Scalar;
+  using G = Gradient;
+};
+
 /// Around a register, the 64-byte unit and a tile.
 inline constexpr Index k_sizes[] = {1, 3, 15, 16, 17, 31, 32, 33, 4095, 4096, 4097};
 

@@ -5,12 +5,16 @@
 #include "support/floors.hpp"
 #include "support/program.hpp"
 #include "support/textbook.hpp"
+#include <lockstep/gradients/finite.hpp>
 #include <lockstep/gradients/variables.hpp>
 #include <lockstep/optimizers/local.hpp>
 
+#include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -139,6 +143,43 @@ void compare_narrow(const std::string& scalar) {
   report("kernels/accumulate/" + scalar, rounds.ratio(scalar, "float"), "x the time of float", rounds);
 }
 
+/// Passes that only read, for clipping and for gradients that are not finite, against a raw loop that reads
+/// as much.
+void compare_reading() {
+  constexpr Index elements = 25'000'000;
+  Floors floors(elements, 1);
+  Floats first(elements), second(elements);
+  fill_with_pattern(first.data(), elements, 0);
+  fill_with_pattern(second.data(), elements, 1);
+  Sources<float, float> sources;
+  sources.add(first.data(), 1);
+  sources.add(second.data(), 1);
+  sources.scale = 0.5F;
+  const auto squares = [&] { return squared_norm(sources, 0, elements); };
+  const auto harmful = [&] {
+    return detail::any_non_finite(first.data(), elements) || detail::any_non_finite(second.data(), elements);
+  };
+  double expected = 0;
+  for (Index i = 0; i < elements; ++i) expected += mean_gradient(i, 2) * mean_gradient(i, 2);
+  expect_close(squares(), expected, "squared norm");
+  float& last = second.data()[elements - 1];
+  const float given = std::exchange(last, std::numeric_limits<float>::infinity());
+  if (!harmful()) throw std::runtime_error("an infinite gradient was not found");
+  last = given;
+  if (harmful()) throw std::runtime_error("finite gradients were taken for others");
+
+  Interleaved rounds;
+  floors.add_reading_to(rounds);
+  double sum = 0;
+  rounds.add("squared norm", [&] { return seconds_of([&] { sum += squares(); }); });
+  rounds.add("finite", [&] { return seconds_of([&] { sum += harmful() ? 1 : 0; }); });
+  rounds.run(31);
+  if (!(sum > 0)) throw std::runtime_error("nothing was summed");
+  report("kernels/squared_norm", rounds.ratio("squared norm", "reading"), "x the time of reading as much",
+         rounds);
+  report("kernels/finite", rounds.ratio("finite", "reading"), "x the time of reading as much");
+}
+
 void compare(const char* torch_script) {
   constexpr Index elements = 25'000'000;
   Floors floors(elements, 1);
@@ -183,6 +224,7 @@ void compare(const char* torch_script) {
   }
   compare_narrow<Eigen::bfloat16>("bfloat16");
   compare_narrow<Eigen::half>("half");
+  compare_reading();
 }
 
 template <class R>

@@ -6,7 +6,10 @@
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/contribution.hpp>
 #include <lockstep/gradients/mean.hpp>
+#include <lockstep/gradients/pack.hpp>
+#include <lockstep/gradients/register.hpp>
 #include <lockstep/gradients/sources.hpp>
+#include <lockstep/gradients/widen.hpp>
 
 #include <Eigen/Core>
 
@@ -14,7 +17,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 LOCKSTEP_NAMESPACE_BEGIN
@@ -43,21 +48,29 @@ void for_each_present(const Contribution<G>& contribution, F&& f) {
 /// Exponent bits all ones: NaN or infinity, whatever the compiler was told about such values.
 template <class G>
 bool any_non_finite(const G* data, Index size) {
-  using Bits = std::conditional_t<sizeof(G) == 8, std::uint64_t,
+  using Word = std::conditional_t<sizeof(G) == 8, std::uint64_t,
                                   std::conditional_t<sizeof(G) == 4, std::uint32_t, std::uint16_t>>;
-  constexpr auto exponent = static_cast<Bits>(std::is_same_v<G, double>            ? 0x7FF0'0000'0000'0000U
+  constexpr auto exponent = static_cast<Word>(std::is_same_v<G, double>            ? 0x7FF0'0000'0000'0000U
                                               : std::is_same_v<G, float>           ? 0x7F80'0000U
                                               : std::is_same_v<G, Eigen::bfloat16> ? 0x7F80U
                                                                                    : 0x7C00U);
-  // Blocks without a branch inside, so that the loop vectorises.
-  constexpr Index block = 1024;
-  for (Index start = 0; start < size; start += block) {
-    const Index stop = std::min(size, start + block);
-    Bits found = 0;
-    for (Index i = start; i < stop; ++i)
-      found |= static_cast<Bits>((std::bit_cast<Bits>(data[i]) & exponent) == exponent ? 1 : 0);
-    if (found != 0) return true;
+  Index i = 0;
+#if defined(__GNUC__)
+  // Blocks without a branch inside.
+  constexpr Index lanes = k_lanes<Word>, block = 32 * lanes;
+  for (; i + block <= size; i += block) {
+    Register<Word, k_lanes<Word>> found{}, bits;
+#pragma GCC unroll 4
+    for (Index k = 0; k < block; k += lanes) {
+      std::memcpy(&bits, data + i + k, sizeof(bits));
+      found |= (bits & exponent) == exponent;
+    }
+    for (std::size_t k = 0; k < k_lanes<Word>; ++k)
+      if (found[k] != 0) return true;
   }
+#endif
+  for (; i < size; ++i)
+    if ((std::bit_cast<Word>(data[i]) & exponent) == exponent) return true;
   return false;
 }
 
@@ -77,13 +90,26 @@ bool all_finite(const Contribution<G>& contribution) {
 /// machine.
 class SquareSum {
  public:
-  /// Adds the squares of `at(0)` to `at(size - 1)`. @pre all sizes before are multiples of eight
-  template <class At>
-  void add(Index size, At&& at) {
-    const Index whole = size - size % static_cast<Index>(k_lanes);
-    for (Index i = 0; i < whole; i += static_cast<Index>(k_lanes))
-      for (std::size_t k = 0; k < k_lanes; ++k) add_square(k, at(i + static_cast<Index>(k)));
-    for (Index i = whole; i < size; ++i) add_square(static_cast<std::size_t>(i - whole), at(i));
+  /// Adds the squares of elements, shape (size,). @tparam G float or double. @pre all sizes before are
+  /// multiples of eight
+  template <class G>
+  void add(const G* data, Index size) {
+    using Packet = detail::BestPacket<double>;
+    using P = Pack<double, Packet>;
+    constexpr std::size_t lanes = Eigen::internal::unpacket_traits<Packet>::size, packs = k_lanes / lanes;
+    std::array<P, packs> sum;
+    for (std::size_t k = 0; k < packs; ++k) sum[k] = P::load(&lane_[k * lanes]);
+    Index i = 0;
+    for (; i + static_cast<Index>(k_lanes) <= size; i += static_cast<Index>(k_lanes)) {
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < packs; ++k)
+        sum[k] += square(detail::load_as<double, Packet>(data + i + static_cast<Index>(k * lanes)));
+    }
+    for (std::size_t k = 0; k < packs; ++k) sum[k].store(&lane_[k * lanes]);
+    for (std::size_t k = 0; i < size; ++i, ++k) {
+      const Pack<double> element(static_cast<double>(data[i]));
+      lane_[k] += square(element).packet();
+    }
   }
   /// The sum of all.
   double total() const {
@@ -93,38 +119,39 @@ class SquareSum {
  private:
   static constexpr std::size_t k_lanes = 8;
 
-  template <class T>
-  void add_square(std::size_t lane, T value) {
-    lane_[lane] += static_cast<double>(value) * static_cast<double>(value);
-  }
-
   std::array<double, k_lanes> lane_{};
 };
+
+/// Sum of squares of elements [start, start + size) of the scaled sum, in double.
+template <class T, class G>
+double squared_norm(const Sources<T, G>& sources, Index start, Index size) {
+  constexpr Index block = 256;  // short, so that a processor reads the next one while it squares this one
+  alignas(k_alignment) std::array<T, block> part;
+  SquareSum squares;
+  for (Index i = 0; i < size; i += block) {
+    const Index count = std::min(block, size - i);
+    detail::write_sum(sources, start + i, count, part.data());
+    squares.add(part.data(), count);
+  }
+  return squares.total();
+}
 
 /// Sum of squares of all present elements, in double.
 template <class G>
 double squared_norm(const Contribution<G>& contribution) {
   double sum = 0;
   detail::for_each_present(contribution, [&](const G* data, Index size) {
-    SquareSum squares;
-    squares.add(size, [data](Index i) { return data[i]; });
-    sum += squares.total();
+    if constexpr (detail::Narrow<G>) {
+      Sources<float, G> floats;
+      floats.add(data, 1);
+      sum += squared_norm(floats, 0, size);
+    } else {
+      SquareSum squares;
+      squares.add(data, size);
+      sum += squares.total();
+    }
   });
   return sum;
-}
-
-/// Sum of squares of elements [start, start + size) of the scaled sum, in double.
-template <class T, class G>
-double squared_norm(const Sources<T, G>& sources, Index start, Index size) {
-  constexpr Index block = 1024;
-  alignas(k_alignment) std::array<T, block> part;
-  SquareSum squares;
-  for (Index i = 0; i < size; i += block) {
-    const Index count = std::min(block, size - i);
-    detail::write_sum(sources, start + i, count, part.data());
-    squares.add(count, [&](Index k) { return part[static_cast<std::size_t>(k)]; });
-  }
-  return squares.total();
 }
 
 /// What a gradient with this squared norm is multiplied with so that its norm is at most `limit`.

@@ -19,6 +19,10 @@ namespace detail {
 template <class T>
 concept Arithmetic = std::is_arithmetic_v<T>;
 
+/// What Eigen holds large arrays in.
+template <class T>
+using BestPacket = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
+
 /// Keeps a product from being contracted with a following sum, so that every compiler gives the same bits.
 template <class Packet>
 LOCKSTEP_ALWAYS_INLINE void keep_rounded(Packet& product) {

@@ -5,6 +5,7 @@
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/fetch.hpp>
+#include <lockstep/gradients/pack.hpp>
 
 #include <Eigen/Core>
 
@@ -51,7 +52,7 @@ LOCKSTEP_ALWAYS_INLINE T* target_of(T* to, const Functor& functor) {
 /// whose lines are kept (keep_lines.hpp) always does, and copies what they were before they are stored.
 template <class T, class Functor>
 void stream(T* to, const Functor& from, Index size) {
-  using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
+  using Packet = BestPacket<T>;
   constexpr Index lanes = Eigen::internal::unpacket_traits<Packet>::size;
   constexpr Index line = std::max(lanes, k_line<T>), two = 2 * line;
   const Functor functor = from;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 /// @file
-/// Reads gradients of 16 bits a register at a time. Eigen converts them one by one on plain x86-64, and to
-/// double everywhere.
+/// Reads scalars as wider ones, a register at a time. Eigen converts 16 bits one by one on plain x86-64, and
+/// to double everywhere.
 #pragma once
 
 #include <lockstep/config.hpp>
 #include <lockstep/gradients/pack.hpp>
+#include <lockstep/gradients/register.hpp>
 
 #include <Eigen/Core>
 
@@ -20,14 +21,6 @@ LOCKSTEP_NAMESPACE_BEGIN
 namespace detail {
 
 #if defined(__GNUC__)
-/// A register of the compiler, whose operators work on all its elements.
-template <class S, std::size_t lanes>
-struct RegisterOf {
-  using Type [[gnu::vector_size(lanes * sizeof(S))]] = S;
-};
-template <class S, std::size_t lanes>
-using Register = typename RegisterOf<S, lanes>::Type;
-
 template <std::size_t lanes>
 using Bits = Register<std::uint32_t, lanes>;
 template <std::size_t lanes>
@@ -43,14 +36,14 @@ LOCKSTEP_ALWAYS_INLINE void widen(const Bits<lanes>& bits, Eigen::bfloat16, Floa
 /// the distance from the smallest number with exponent 1.
 template <std::size_t lanes>
 LOCKSTEP_ALWAYS_INLINE void widen(const Bits<lanes>& bits, Eigen::half, Floats<lanes>& to) {
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(EIGEN_VECTORIZE_AVX)
   const auto narrow = __builtin_convertvector(bits, Register<std::uint16_t, lanes>);
   if constexpr (lanes == 4)
     to = std::bit_cast<Floats<4>>(_mm_cvtph_ps(_mm_cvtsi64_si128(std::bit_cast<std::int64_t>(narrow))));
   else if constexpr (lanes == 8)
     to = std::bit_cast<Floats<8>>(_mm256_cvtph_ps(std::bit_cast<__m128i>(narrow)));
   else
-    to = std::bit_cast<Floats<16>>(_mm512_cvtph_ps(std::bit_cast<__m256i>(narrow)));
+    to = std::bit_cast<Floats<16>>(_mm512_maskz_cvtph_ps(0xFFFF, std::bit_cast<__m256i>(narrow)));
 #else
   using Word = Bits<lanes>;
   constexpr std::uint32_t exponent_one = 1U << 23, all_ones = 0x1FU << 23;
@@ -65,13 +58,26 @@ LOCKSTEP_ALWAYS_INLINE void widen(const Bits<lanes>& bits, Eigen::half, Floats<l
                                     (bits & 0x8000U) << 16);
 #endif
 }
+
+/// The same numbers as `T`.
+template <class T, class From>
+LOCKSTEP_ALWAYS_INLINE auto converted(const From& floats) {
+#if defined(EIGEN_VECTORIZE_SSE)
+  // g++ converts two floats one after the other.
+  if constexpr (std::same_as<T, double> && sizeof(From) == 2 * sizeof(float))
+    return _mm_cvtps_pd(_mm_castpd_ps(_mm_set_sd(std::bit_cast<double>(floats))));
+  else
+#endif
+    return __builtin_convertvector(floats, Register<T, sizeof(From) / sizeof(float)>);
+}
 #endif
 
 /// Scalars of 16 bits that there is a conversion of whole registers for.
 template <class G>
 concept Narrow = std::same_as<G, Eigen::half> || std::same_as<G, Eigen::bfloat16>;
 
-/// A register of gradients, each converted to `T` exactly.
+/// A register of scalars, each converted to `T` exactly. @tparam G `T`, 16 bits, or float where `T` is
+/// double.
 template <class T, class Packet, class G>
 LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
   if constexpr (std::same_as<T, G>) {
@@ -80,20 +86,22 @@ LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
     return Pack<T>(static_cast<T>(*from));
   } else {
     constexpr std::size_t lanes = Eigen::internal::unpacket_traits<Packet>::size;
-    alignas(k_alignment) T lane[lanes];
 #if defined(__GNUC__)
+    Floats<lanes> floats;
     if constexpr (Narrow<G>) {
       Register<std::uint16_t, lanes> narrow;
       std::memcpy(&narrow, from, sizeof(narrow));
-      Floats<lanes> wide;
-      widen<lanes>(__builtin_convertvector(narrow, Bits<lanes>), G(), wide);
-      const auto numbers = __builtin_convertvector(wide, Register<T, lanes>);
-      std::memcpy(lane, &numbers, sizeof(lane));
-      return Pack<T, Packet>::load(lane);
+      widen<lanes>(__builtin_convertvector(narrow, Bits<lanes>), G(), floats);
+    } else {
+      static_assert(std::same_as<G, float>);
+      std::memcpy(&floats, from, sizeof(floats));
     }
-#endif
+    return Pack<T, Packet>::of(std::bit_cast<Packet>(converted<T>(floats)));
+#else
+    alignas(k_alignment) T lane[lanes];
     for (std::size_t i = 0; i < lanes; ++i) lane[i] = static_cast<T>(from[i]);
     return Pack<T, Packet>::load(lane);
+#endif
   }
 }
 

@@ -93,9 +93,6 @@ struct UpdatesWhole<R, T, std::index_sequence<I...>> {
   };
 };
 
-template <class T>
-using BestPacket = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
-
 }  // namespace detail
 
 /// `rule.update(step, w, g, slots...)` for one element or one register: changes `w` and the slots in place.

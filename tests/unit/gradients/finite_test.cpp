@@ -3,7 +3,10 @@
 #include "unit/gradients/pile.hpp"
 #include <lockstep/gradients/finite.hpp>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -75,16 +78,20 @@ TEST_CASE("finite: only present elements count", "[gradients][finite]") {
   CHECK(all_finite(c));
 }
 
-TEMPLATE_TEST_CASE("finite: the squared norm is summed in double", "[gradients][finite]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("finite: the squared norm is summed in double, in eight interleaved sums",
+                   "[gradients][finite]", float, double, Eigen::half, Eigen::bfloat16) {
   for (const Index size : k_sizes) {
     Pile<double, TestType> pile({{size}}, 1);
     Numbers numbers(static_cast<std::uint64_t>(size));
     fill_dense(pile[0], 0, numbers);
-    double expected = 0;
-    for (Index i = 0; i < size; ++i)
-      expected += static_cast<double>(pile[0].data()[i]) * static_cast<double>(pile[0].data()[i]);
-    CHECK(squared_norm(pile[0]) == Approx(expected).epsilon(1e-13));
+    std::array<double, 8> sum{};
+    for (Index i = 0; i < size; ++i) {
+      const auto element = static_cast<double>(pile[0].data()[i]);
+      double& lane = sum[static_cast<std::size_t>(i) % 8];
+      lane = rounded(lane + rounded(element * element));
+    }
+    CHECK(squared_norm(pile[0]) ==
+          ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7])));
   }
 }
 

@@ -96,30 +96,30 @@ class SquareSum {
   void add(const G* data, Index size) {
     using Packet = detail::BestPacket<double>;
     using P = Pack<double, Packet>;
-    constexpr std::size_t lanes = Eigen::internal::unpacket_traits<Packet>::size, packs = k_lanes / lanes;
-    std::array<P, packs> sum;
-    for (std::size_t k = 0; k < packs; ++k) sum[k] = P::load(&lane_[k * lanes]);
+    constexpr std::size_t lanes = Eigen::internal::unpacket_traits<Packet>::size, packs = k_sums / lanes;
+    std::array<P, packs> pack;
+    for (std::size_t k = 0; k < packs; ++k) pack[k] = P::load(&sums_[k * lanes]);
     Index i = 0;
-    for (; i + static_cast<Index>(k_lanes) <= size; i += static_cast<Index>(k_lanes)) {
+    for (; i + static_cast<Index>(k_sums) <= size; i += static_cast<Index>(k_sums)) {
 #pragma GCC unroll 8
       for (std::size_t k = 0; k < packs; ++k)
-        sum[k] += square(detail::load_as<double, Packet>(data + i + static_cast<Index>(k * lanes)));
+        pack[k] += square(detail::load_as<double, Packet>(data + i + static_cast<Index>(k * lanes)));
     }
-    for (std::size_t k = 0; k < packs; ++k) sum[k].store(&lane_[k * lanes]);
+    for (std::size_t k = 0; k < packs; ++k) pack[k].store(&sums_[k * lanes]);
     for (std::size_t k = 0; i < size; ++i, ++k) {
       const Pack<double> element(static_cast<double>(data[i]));
-      lane_[k] += square(element).packet();
+      sums_[k] += square(element).packet();
     }
   }
   /// The sum of all.
   double total() const {
-    return ((lane_[0] + lane_[4]) + (lane_[2] + lane_[6])) + ((lane_[1] + lane_[5]) + (lane_[3] + lane_[7]));
+    return ((sums_[0] + sums_[4]) + (sums_[2] + sums_[6])) + ((sums_[1] + sums_[5]) + (sums_[3] + sums_[7]));
   }
 
  private:
-  static constexpr std::size_t k_lanes = 8;
+  static constexpr std::size_t k_sums = 8;
 
-  std::array<double, k_lanes> lane_{};
+  std::array<double, k_sums> sums_{};
 };
 
 /// Sum of squares of elements [start, start + size) of the scaled sum, in double.

@@ -115,7 +115,8 @@ class SumAfterWindow : public SumOf<T, G, true, 0, k_register_sources> {
   const T* window_;
 };
 
-/// The same of any number of sources, after the window if there is one: all is read from the list.
+/// The same of any number of sources, after the window if there is one: all is read from the list. Only for
+/// expressions, which cannot go part by part.
 template <class T, class G>
 class AnySum {
  public:
@@ -129,13 +130,6 @@ class AnySum {
     for (; k < sources_->count; ++k) sum += term<Packet>(k, i);
     return sum;
   }
-  /// As that of `SumOf`.
-  LOCKSTEP_ALWAYS_INLINE void fetch(Index i) const {
-    for (int k = 0; k < sources_->count; ++k)
-      fetch_for_reading(address_of(sources_->data[static_cast<std::size_t>(k)], start_ + i));
-  }
-  bool is_far() const { return sources_->far; }
-  static constexpr std::size_t k_most_arrays = k_max_sources;
 
  private:
   template <class Packet>

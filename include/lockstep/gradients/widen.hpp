@@ -22,22 +22,23 @@ namespace detail {
 
 #if defined(__GNUC__)
 template <std::size_t lanes>
-using Bits = Register<std::uint32_t, lanes>;
+using Halves = Register<std::uint16_t, lanes>;
+template <std::size_t lanes>
+using Words = Register<std::uint32_t, lanes>;
 template <std::size_t lanes>
 using Floats = Register<float, lanes>;
 
 /// The upper half of a float.
 template <std::size_t lanes>
-LOCKSTEP_ALWAYS_INLINE void widen(const Bits<lanes>& bits, Eigen::bfloat16, Floats<lanes>& to) {
-  to = std::bit_cast<Floats<lanes>>(bits << 16);
+LOCKSTEP_ALWAYS_INLINE void widen(const Halves<lanes>& narrow, Eigen::bfloat16, Floats<lanes>& to) {
+  to = std::bit_cast<Floats<lanes>>(__builtin_convertvector(narrow, Words<lanes>) << 16);
 }
 
 /// Exponents of half are five bits with bias 15, those of float eight with bias 127. What has exponent 0 is
 /// the distance from the smallest number with exponent 1.
 template <std::size_t lanes>
-LOCKSTEP_ALWAYS_INLINE void widen(const Bits<lanes>& bits, Eigen::half, Floats<lanes>& to) {
+LOCKSTEP_ALWAYS_INLINE void widen(const Halves<lanes>& narrow, Eigen::half, Floats<lanes>& to) {
 #if defined(__F16C__) && defined(EIGEN_VECTORIZE_AVX)
-  const auto narrow = __builtin_convertvector(bits, Register<std::uint16_t, lanes>);
   if constexpr (lanes == 4)
     to = std::bit_cast<Floats<4>>(_mm_cvtph_ps(_mm_cvtsi64_si128(std::bit_cast<std::int64_t>(narrow))));
   else if constexpr (lanes == 8)
@@ -45,8 +46,9 @@ LOCKSTEP_ALWAYS_INLINE void widen(const Bits<lanes>& bits, Eigen::half, Floats<l
   else
     to = std::bit_cast<Floats<16>>(_mm512_maskz_cvtph_ps(0xFFFF, std::bit_cast<__m256i>(narrow)));
 #else
-  using Word = Bits<lanes>;
+  using Word = Words<lanes>;
   constexpr std::uint32_t exponent_one = 1U << 23, all_ones = 0x1FU << 23;
+  const Word bits = __builtin_convertvector(narrow, Word);
   const Word shifted = (bits & 0x7FFFU) << 13;
   const Word is_special = std::bit_cast<Word>((shifted & all_ones) == all_ones);  // infinite, or no number
   const Word is_small = std::bit_cast<Word>((shifted & all_ones) == 0U);
@@ -89,9 +91,9 @@ LOCKSTEP_ALWAYS_INLINE Pack<T, Packet> load_as(const G* from) {
 #if defined(__GNUC__)
     Floats<lanes> floats;
     if constexpr (Narrow<G>) {
-      Register<std::uint16_t, lanes> narrow;
+      Halves<lanes> narrow;
       std::memcpy(&narrow, from, sizeof(narrow));
-      widen<lanes>(__builtin_convertvector(narrow, Bits<lanes>), G(), floats);
+      widen<lanes>(narrow, G(), floats);
     } else {
       static_assert(std::same_as<G, float>);
       std::memcpy(&floats, from, sizeof(floats));

@@ -27,7 +27,7 @@ TEMPLATE_LIST_TEST_CASE("widen: each number of 16 bits is converted exactly", "[
                         NarrowKinds) {
   using T = typename TestType::T;
   using G = typename TestType::G;
-  using Packet = typename Eigen::internal::find_best_packet<T, Eigen::Dynamic>::type;
+  using Packet = detail::BestPacket<T>;
   constexpr std::size_t lanes = Eigen::internal::unpacket_traits<Packet>::size, all = 65'536;
   std::vector<G> narrow;
   for (std::size_t bits = 0; bits < all; ++bits)
